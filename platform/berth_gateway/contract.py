@@ -1,0 +1,183 @@
+"""What crosses the border between the control plane and a gateway.
+
+The control plane imports this module and nothing else of the gateway. Every type is frozen and travels as MessagePack;
+a reader ignores fields it does not know, so fields may be added with a default. A change that an older reader would
+misunderstand raises the format number, and both sides refuse formats they do not know.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from enum import StrEnum
+
+import msgspec
+
+SNAPSHOT_FORMAT = 1
+USAGE_FORMAT = 1
+
+# Names in Valkey. The gateway may read the snapshot and write the rest; see docs/architecture.md.
+SNAPSHOT_KEY = "berth:snapshot"  # hash: epoch, version, signed (a packed SignedSnapshot)
+SNAPSHOT_CHANNEL = "berth:snapshot:version"  # publishes the version number when it rises
+GATEWAYS_KEY = "berth:gateways"  # hash: gateway name -> packed GatewayReport, written every second
+USAGE_STREAM = "berth:usage"  # stream: field b"batch" = packed UsageBatch
+USAGE_POSITION_KEY = "berth:usage:position"  # hash: gateway name -> spool position that is safely in PostgreSQL
+
+
+class RouteState(StrEnum):
+    """What a request for this deployment meets."""
+
+    READY = "ready"  # at least one replica answers
+    LOADING = "loading"  # replicas are being started: 503 model_loading
+    PAUSED = "paused"  # stopped by its owner: 403 deployment_paused
+    UNAVAILABLE = "unavailable"  # should run, but nothing answers and nothing is starting: 503 overloaded
+
+
+class Replica(msgspec.Struct, frozen=True):
+    """One running engine. `secret` is the bearer token that this engine alone accepts."""
+
+    name: str
+    host: str
+    port: int
+    secret: str
+
+
+class Route(msgspec.Struct, frozen=True):
+    """A deployment as the gateway sees it, called `name` (`org/deployment`) by clients."""
+
+    name: str
+    org_id: str
+    deployment_id: str
+    revision: int
+    state: RouteState
+    engine: str
+    engine_model: str  # what the engine calls the model; written into the body that goes upstream
+    endpoints: tuple[str, ...]  # of "chat/completions", "completions"
+    context_length: int  # tokens, prompt and completion together, for one request
+    created: int  # Unix seconds
+    replicas: tuple[Replica, ...] = ()
+    ready_in_seconds: int | None = None  # usual time left, when loading
+    extra_fields: tuple[str, ...] = ()  # body fields that the deployment's owner admits beyond the built-in table
+
+
+class KeyInfo(msgspec.Struct, frozen=True):
+    """An API key that may call. Revoked keys are not in a snapshot at all; expired ones stay 30 days, so that the answer can say so."""
+
+    digest: bytes  # SHA-256 of the whole secret
+    key_id: str
+    org_id: str
+    scopes: tuple[str, ...] = ("inference",)
+    deployment_ids: tuple[str, ...] | None = None  # None: every deployment of the organisation
+    expires_at: int | None = None  # Unix seconds
+
+
+class OrgInfo(msgspec.Struct, frozen=True):
+    org_id: str
+    slug: str
+    suspended: bool = False
+    origins: tuple[str, ...] = ()  # browser origins that may call with CORS
+
+
+class Snapshot(msgspec.Struct, frozen=True):
+    """Everything gateways may know. Within an epoch (one database's life) versions only rise."""
+
+    format: int
+    epoch: str
+    version: int
+    issued_at: int  # Unix seconds
+    orgs: tuple[OrgInfo, ...]
+    keys: tuple[KeyInfo, ...]
+    routes: tuple[Route, ...]
+
+
+class SignedSnapshot(msgspec.Struct, frozen=True):
+    """`payload` is a packed Snapshot, `signature` Ed25519 over it. Gateways hold the public key only."""
+
+    payload: bytes
+    signature: bytes
+
+
+class GatewayReport(msgspec.Struct, frozen=True):
+    """A gateway's sign of life. "Applied" means that requests are judged by this version from now on."""
+
+    gateway: str
+    epoch: str
+    version: int
+    at: float  # Unix seconds
+    started_at: float
+    in_flight: int
+    spool_pending: int  # usage events not yet known to be in PostgreSQL
+
+
+class Outcome(StrEnum):
+    """How an accepted request ended."""
+
+    OK = "ok"
+    CLIENT_CLOSED = "client_closed"
+    UPSTREAM_ERROR = "upstream_error"  # the replica refused, broke off or was unreachable
+    REJECTED = "rejected"  # the replica found the request wrong (400): never billed
+    TIMEOUT = "timeout"
+    INTERRUPTED = "interrupted"  # the gateway itself was killed; settled from its spool at the next start
+
+
+class CountedBy(StrEnum):
+    """Where the token counts come from, most exact first."""
+
+    ENGINE = "engine"  # the engine's final usage
+    ENGINE_RUNNING = "engine_running"  # the engine's last running figure before the request broke off
+    ESTIMATE = "estimate"  # chunks relayed, never above what the request could have produced
+    NONE = "none"  # nothing was produced
+
+
+class UsageEvent(msgspec.Struct, frozen=True):
+    """One accepted request. It has no field that could carry text of a prompt or completion, and never gets one.
+
+    `cached_tokens` is a part of `prompt_tokens`, `reasoning_tokens` a part of `completion_tokens`.
+    """
+
+    format: int
+    event_id: str  # UUIDv7, made at admission
+    gateway: str
+    org_id: str
+    key_id: str
+    deployment_id: str
+    revision: int
+    endpoint: str
+    stream: bool
+    accepted_at: float  # Unix seconds
+    duration_ms: float
+    outcome: Outcome
+    status: int  # HTTP status sent to the client; 499 when it left first
+    counted_by: CountedBy
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    completion_tokens: int = 0
+    reasoning_tokens: int = 0
+    first_token_ms: float | None = None
+
+
+class UsageBatch(msgspec.Struct, frozen=True):
+    """Usage events of one gateway between two positions of its spool.
+
+    Positions only rise. The ingester acknowledges a batch by moving the gateway's position to `end`, and does so only if
+    `start` is at or before the position it holds: a gap is left for the gateway to send again. `mac` is over `payload`
+    with the gateway's own key, so that a batch cannot be altered or attributed to another gateway.
+    """
+
+    format: int
+    gateway: str
+    start: int
+    end: int
+    payload: bytes  # packed list[UsageEvent]
+    mac: bytes
+
+
+def usage_key(master: bytes, gateway: str) -> bytes:
+    """The gateway's own MAC key. The control plane holds `master`; a gateway is only ever given its own."""
+    return hmac.new(master, b"berth usage v1:" + gateway.encode(), hashlib.sha256).digest()
+
+
+def usage_mac(key: bytes, gateway: str, start: int, end: int, payload: bytes) -> bytes:
+    """HMAC-SHA256 over everything in a batch that means something."""
+    head = f"{gateway}\x00{start}\x00{end}\x00".encode()
+    return hmac.new(key, head + payload, hashlib.sha256).digest()

@@ -1,0 +1,104 @@
+"""What a runtime is told (LaunchSpec) and what it tells (ReplicaStatus), as JSON files with a format number.
+
+The runtime reads and writes the same shapes from its own `spec` module, which the control plane never imports; a test
+holds the two together.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+import msgspec
+
+LAUNCH_FORMAT = 1
+STATUS_FORMAT = 1
+
+
+class ModelFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A file the engine needs, checked against size and digest before the engine starts."""
+
+    path: str
+    role: str  # "weights"
+    size: int  # bytes
+    sha256: str  # hex
+
+
+class LaunchSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One replica, completely described. Secrets are named by file, never carried.
+
+    `secret_file`, `state_dir`, `lifeline`, `host` and `port` belong to the provider: it puts its own values there,
+    whatever the caller wrote (callers write the empty string).
+    """
+
+    format: int
+    replica: str  # deterministic, so that starting twice is harmless
+    org_id: str
+    deployment_id: str
+    revision: int
+    engine: str  # "llamacpp"
+    files: tuple[ModelFile, ...]
+    model_alias: str  # what the engine calls the model in its answers
+    context_length: int  # tokens for one request
+    slots: int  # requests decoded side by side
+    threads: int
+    secret_file: str  # holds the bearer token that the engine demands
+    state_dir: str  # status.json and log.jsonl are written here
+    lifeline: str | None = None  # lock file of the supervisor: when it is free, the replica ends
+    host: str = "127.0.0.1"
+    port: int = 0  # 0: the system chooses
+    memory_limit: int | None = None  # bytes of address space growth allowed to the engine; None: no limit
+    start_deadline_seconds: int = 600
+    drain_seconds: int = 30
+
+
+class Phase(StrEnum):
+    """Where a replica is on its way. Each of the first five is timed; the last two are ends."""
+
+    FETCHING = "fetching"
+    VERIFYING = "verifying"
+    LOADING = "loading"
+    WARMING = "warming"  # the first real token is being generated
+    READY = "ready"
+    DRAINING = "draining"
+    STOPPED = "stopped"
+    FAILED = "failed"
+
+    @property
+    def final(self) -> bool:
+        """True when nothing of the replica runs any more and nothing will by itself."""
+        return self in (Phase.STOPPED, Phase.FAILED)
+
+
+class PhaseTiming(msgspec.Struct, frozen=True):
+    phase: Phase
+    started_at: float  # Unix seconds
+    ended_at: float | None = None
+    done: int | None = None  # bytes so far, where known
+    total: int | None = None  # bytes
+
+
+class EngineMetrics(msgspec.Struct, frozen=True):
+    """The same names for every engine. None: this engine does not say."""
+
+    running: int | None = None
+    queued: int | None = None
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+
+
+class ReplicaStatus(msgspec.Struct, frozen=True):
+    """What a replica last said of itself. `pid` with `pid_created_at` identifies the process even if the pid is reused."""
+
+    format: int
+    replica: str
+    pid: int
+    pid_created_at: float
+    phase: Phase
+    phases: tuple[PhaseTiming, ...]
+    updated_at: float  # Unix seconds; a living replica writes at least every 2 s
+    host: str
+    port: int | None = None  # set once the engine listens
+    engine_version: str | None = None
+    metrics: EngineMetrics | None = None
+    reason: str | None = None  # stable code, when failed: "checksum_mismatch", "engine_exited", "start_timeout" …
+    message: str | None = None  # a sentence for people, never text of a request

@@ -1,0 +1,61 @@
+"""Real services for tests: each is started once per run, and only when a test asks for it.
+
+- Anything of pytest-django that needs the database (`db`, `@pytest.mark.django_db`) gets PostgreSQL and Valkey.
+- `valkey` is a client of a Valkey that is empty at the beginning of the test.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import redis
+import tests.settings
+
+from berth.host.postgres import Postgres
+from berth.host.valkey import Valkey
+
+
+@pytest.fixture(scope="session")
+def test_home() -> Path:
+    """BERTH_HOME of this run, with its secrets."""
+    return tests.settings.TEST_HOME
+
+
+@pytest.fixture(scope="session")
+def postgres_server(test_home: Path) -> Iterator[Postgres]:
+    """The running embedded PostgreSQL."""
+    server = tests.settings.POSTGRES
+    server.start(test_home / "postgres.log")
+    yield server
+    server.stop()
+
+
+@pytest.fixture(scope="session")
+def valkey_server(test_home: Path) -> Iterator[Valkey]:
+    """The running embedded Valkey."""
+    server = tests.settings.VALKEY
+    server.start(test_home / "valkey.log")
+    yield server
+    server.stop()
+
+
+@pytest.fixture(scope="session")
+def django_db_modify_db_settings(postgres_server: Postgres, valkey_server: Valkey) -> None:
+    """Runs before pytest-django makes its test database: this is where the services get started."""
+
+
+@pytest.fixture
+def valkey(valkey_server: Valkey) -> Iterator[redis.Redis]:
+    """A client of the running Valkey, which is emptied first."""
+    with redis.Redis.from_url(valkey_server.url) as client:
+        client.flushall()
+        yield client
+
+
+@pytest.fixture(autouse=True)
+def _empty_valkey_for_database_tests(request: pytest.FixtureRequest) -> None:
+    """Caches and queues of one test are not seen by the next."""
+    if {"db", "transactional_db"} & set(request.fixturenames) or request.node.get_closest_marker("django_db"):
+        request.getfixturevalue("valkey")

@@ -1,0 +1,129 @@
+"""Prices, the ledger and statements. Amounts are exact: NUMERIC(38,12) of the currency's main unit, never a float."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+
+from django.db import models
+
+from berth.orgs.tenancy import OrgOwned, new_id
+
+
+def money_field() -> models.DecimalField[Decimal, Decimal]:
+    return models.DecimalField(max_digits=38, decimal_places=12)
+
+
+class Unit(models.TextChoices):
+    """What is priced. Input excludes cached tokens; output includes reasoning."""
+
+    INPUT_TOKEN = "input_token"
+    CACHED_TOKEN = "cached_token"
+    OUTPUT_TOKEN = "output_token"
+
+
+class PriceVersion(models.Model):
+    """Prices valid from an instant until the next version of the same subject. Never edited once published.
+
+    `deployment_id` null is the platform's default price; `org` null means every organisation.
+    """
+
+    id = models.UUIDField(primary_key=True, default=new_id, editable=False)
+    org = models.ForeignKey("orgs.Organisation", null=True, blank=True, on_delete=models.PROTECT, related_name="+")
+    deployment_id = models.UUIDField(null=True, blank=True)
+    number = models.PositiveIntegerField()
+    currency = models.CharField(max_length=3)
+    input_token = money_field()  # per token
+    cached_token = money_field()
+    output_token = money_field()
+    valid_from = models.DateTimeField()
+    created_at = models.DateTimeField(auto_now_add=True)
+
+    class Meta:
+        constraints = [
+            models.CheckConstraint(
+                condition=models.Q(input_token__gte=0, cached_token__gte=0, output_token__gte=0),
+                name="price_not_negative",
+            ),
+            models.UniqueConstraint(
+                fields=["org", "deployment_id", "valid_from"], nulls_distinct=False, name="price_one_at_a_time"
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return f"price {self.number}"
+
+
+class LedgerAccount(models.TextChoices):
+    RECEIVABLE = "receivable"  # what the organisation owes
+    REVENUE = "revenue"
+
+
+class LedgerEntry(OrgOwned):
+    """One side of a posting: the two sides of a usage event's unit share `event_id` and `unit` and sum to zero.
+
+    Rows are only ever inserted; a correction is a new posting with `reverses`.
+    """
+
+    event_id = models.UUIDField()
+    unit = models.CharField(max_length=16, choices=Unit)
+    account = models.CharField(max_length=16, choices=LedgerAccount)
+    quantity = models.BigIntegerField()
+    amount = money_field()  # signed: receivable positive, revenue negative
+    price = models.ForeignKey(PriceVersion, on_delete=models.PROTECT, related_name="+")
+    deployment_id = models.UUIDField()
+    key_id = models.UUIDField()
+    at = models.DateTimeField()  # when the usage happened, not when it was rated
+    reverses = models.ForeignKey("self", null=True, blank=True, on_delete=models.PROTECT, related_name="+")
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(
+                fields=["event_id", "unit", "account"], condition=models.Q(reverses=None), name="ledger_event_once"
+            ),
+        ]
+        indexes = [models.Index(fields=["org", "account", "at"], name="ledger_by_org_time")]
+
+    def __str__(self) -> str:
+        return str(self.pk)
+
+
+class RatedEvent(OrgOwned):
+    """Marks a usage event as rated (its id is the event's), so that rating resumes where it stopped."""
+
+    amount = money_field()
+
+    def __str__(self) -> str:
+        return str(self.pk)
+
+
+class Statement(OrgOwned):
+    """A closed month. An open month is computed on the fly; a closed one is these rows and carries a hash of its lines."""
+
+    period = models.CharField(max_length=7)  # "2026-11", in the organisation's time zone
+    starts_at = models.DateTimeField()
+    ends_at = models.DateTimeField()
+    currency = models.CharField(max_length=3)
+    total_micro = models.BigIntegerField()  # sum of the lines
+    content_hash = models.CharField(max_length=64)
+    closed_at = models.DateTimeField(auto_now_add=True)
+
+    class Meta:
+        constraints = [models.UniqueConstraint(fields=["org", "period"], name="statement_once")]
+
+    def __str__(self) -> str:
+        return self.period
+
+
+class StatementLine(OrgOwned):
+    statement = models.ForeignKey(Statement, on_delete=models.PROTECT, related_name="lines")
+    deployment_id = models.UUIDField()
+    deployment_name = models.CharField(max_length=63)  # as it was at closing
+    price = models.ForeignKey(PriceVersion, on_delete=models.PROTECT, related_name="+")
+    unit = models.CharField(max_length=16, choices=Unit)
+    quantity = models.BigIntegerField()
+    unit_price = money_field()
+    exact = money_field()  # before rounding
+    amount_micro = models.BigIntegerField()  # rounded half to even, once
+
+    def __str__(self) -> str:
+        return f"{self.unit} {self.quantity}"

@@ -1,0 +1,21 @@
+"""The Celery application. Tasks live in each app's `tasks.py`; the schedule below is all that runs on its own."""
+
+from __future__ import annotations
+
+import os
+
+from celery import Celery
+
+os.environ.setdefault("DJANGO_SETTINGS_MODULE", "berth.settings")
+
+app = Celery("berth")
+app.config_from_object("django.conf:settings", namespace="CELERY")
+app.autodiscover_tasks()
+
+# `expires` keeps a backlog from forming while workers are away: the next tick does the same work.
+app.conf.beat_schedule = {
+    "ingest usage events": {"task": "berth.metering.tasks.ingest", "schedule": 1.0, "options": {"expires": 5}},
+    "rate usage events": {"task": "berth.billing.tasks.rate", "schedule": 2.0, "options": {"expires": 5}},
+    "sweep deployments": {"task": "berth.deployments.tasks.sweep", "schedule": 2.0, "options": {"expires": 5}},
+    "publish what changed": {"task": "berth.publishing.tasks.publish", "schedule": 5.0, "options": {"expires": 5}},
+}

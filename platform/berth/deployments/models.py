@@ -1,0 +1,133 @@
+"""Deployments, their immutable revisions, their replicas, and what happened to them."""
+
+from __future__ import annotations
+
+from django.db import models
+
+from berth.catalog.models import Artefact, ModelVersion
+from berth.orgs.models import User
+from berth.orgs.tenancy import OrgOwned
+
+
+class Desired(models.TextChoices):
+    """What the owner wants."""
+
+    RUNNING = "running"
+    PAUSED = "paused"
+    DELETED = "deleted"
+
+
+class State(models.TextChoices):
+    """What is the case; `states.py` says which moves are allowed."""
+
+    QUEUED = "queued"
+    STARTING = "starting"
+    READY = "ready"
+    UPDATING = "updating"
+    DEGRADED = "degraded"  # serving, with fewer replicas than wanted
+    STOPPING = "stopping"
+    PAUSED = "paused"
+    FAILED = "failed"
+    DELETED = "deleted"
+
+
+class Deployment(OrgOwned):
+    """A model kept running as `org/name`. The reconciler owns `state` and everything below the lease."""
+
+    name = models.CharField(max_length=63)
+    desired = models.CharField(max_length=16, choices=Desired, default=Desired.RUNNING)
+    state = models.CharField(max_length=16, choices=State, default=State.QUEUED)
+    state_since = models.DateTimeField(auto_now_add=True)
+    reason = models.CharField(max_length=64, blank=True)  # stable code, when failed or degraded
+    message = models.CharField(max_length=400, blank=True)
+    revision = models.ForeignKey(
+        "deployments.Revision", null=True, on_delete=models.PROTECT, related_name="+"
+    )  # the wanted one
+    created_by = models.ForeignKey(User, null=True, on_delete=models.PROTECT, related_name="+")
+    # The lease: who may act now. A writer whose token no longer matches writes nothing.
+    lease_token = models.UUIDField(null=True, blank=True)
+    lease_until = models.DateTimeField(null=True, blank=True)
+    check_at = models.DateTimeField(db_index=True, auto_now_add=True)  # when the reconciler looks again
+    failures = models.PositiveIntegerField(default=0)  # consecutive, for back-off
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(
+                fields=["org", "name"], condition=~models.Q(state="deleted"), name="deployment_name_once"
+            ),
+            models.CheckConstraint(
+                condition=models.Q(name__regex=r"^[a-z0-9][a-z0-9._-]{0,62}$"), name="deployment_name_form"
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class Revision(OrgOwned):
+    """An immutable configuration of a deployment, with the plan that led to it."""
+
+    deployment = models.ForeignKey(Deployment, on_delete=models.PROTECT, related_name="revisions")
+    number = models.PositiveIntegerField()
+    version = models.ForeignKey(ModelVersion, on_delete=models.PROTECT, related_name="+")
+    artefact = models.ForeignKey(Artefact, on_delete=models.PROTECT, related_name="+")
+    engine = models.CharField(max_length=16)
+    tier = models.CharField(max_length=48)
+    context_length = models.PositiveIntegerField()  # tokens for one request
+    slots = models.PositiveIntegerField()  # requests decoded side by side in a replica
+    threads = models.PositiveIntegerField()
+    memory = models.BigIntegerField()  # bytes a replica is planned to need
+    replicas = models.PositiveIntegerField(default=1)
+    needs = models.JSONField()
+    plan = models.JSONField()  # the whole plan, with its reasons and rejected alternatives
+    created_by = models.ForeignKey(User, null=True, on_delete=models.PROTECT, related_name="+")
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(fields=["deployment", "number"], name="revision_number_once"),
+            models.CheckConstraint(
+                condition=models.Q(replicas__gte=1, slots__gte=1, context_length__gte=1), name="revision_positive"
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return f"rev {self.number}"
+
+
+class Replica(OrgOwned):
+    """One running engine, as last observed. `name` is deterministic: `<deployment id>-<revision>-<ordinal>-<attempt>`."""
+
+    deployment = models.ForeignKey(Deployment, on_delete=models.PROTECT, related_name="replicas")
+    revision = models.ForeignKey(Revision, on_delete=models.PROTECT, related_name="+")
+    name = models.CharField(max_length=96, unique=True)
+    ordinal = models.PositiveIntegerField()
+    phase = models.CharField(max_length=16)  # berth.compute.launch.Phase
+    phases = models.JSONField(default=list)  # timings, as the runtime told them
+    host = models.CharField(max_length=255, blank=True)
+    port = models.PositiveIntegerField(null=True, blank=True)
+    reason = models.CharField(max_length=64, blank=True)
+    message = models.CharField(max_length=400, blank=True)
+    started_at = models.DateTimeField(auto_now_add=True)
+    ready_at = models.DateTimeField(null=True, blank=True)
+    ended_at = models.DateTimeField(null=True, blank=True)
+
+    class Meta:
+        indexes = [models.Index(fields=["deployment"], condition=models.Q(ended_at=None), name="replica_alive")]
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class Event(OrgOwned):
+    """Something that happened to a deployment, in codes and numbers; the dashboard puts it into words."""
+
+    deployment = models.ForeignKey(Deployment, on_delete=models.PROTECT, related_name="events")
+    kind = models.CharField(max_length=48)  # "state_changed", "replica_phase", "revision_created" …
+    data = models.JSONField(default=dict)
+    actor = models.ForeignKey(User, null=True, on_delete=models.PROTECT, related_name="+")  # null: Berth itself
+
+    class Meta:
+        indexes = [models.Index(fields=["deployment", "-id"], name="event_by_deployment")]
+
+    def __str__(self) -> str:
+        return self.kind

@@ -1,0 +1,72 @@
+"""Every environment variable that the control plane reads, in one table; docs/settings.md is tested against it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Setting:
+    """`default` is what an absent variable means, in the form in which one would write it."""
+
+    name: str
+    default: str
+    help: str
+
+
+SETTINGS: tuple[Setting, ...] = (
+    Setting(
+        "BERTH_HOME",
+        ".berth",
+        "Data folder: database, queue, model store, spool, logs and secrets. Created with mode 0700.",
+    ),
+    Setting("BERTH_PORT", "8000", "Port of the dashboard and the management API."),
+    Setting("BERTH_GATEWAY_PORT", "8080", "Port of the OpenAI-compatible API."),
+    Setting("BERTH_PUBLIC_URL", "", "Address of the dashboard as users see it. Empty: http://127.0.0.1:BERTH_PORT."),
+    Setting(
+        "BERTH_API_BASE", "", "Base URL that client applications use. Empty: http://127.0.0.1:BERTH_GATEWAY_PORT/v1."
+    ),
+    Setting(
+        "BERTH_ALLOWED_HOSTS",
+        "",
+        "Further host names of the dashboard, comma-separated. The public URL's host and loopback are always allowed.",
+    ),
+    Setting(
+        "DATABASE_URL", "", "postgresql://user:password@host:port/name. Empty: the embedded PostgreSQL in BERTH_HOME."
+    ),
+    Setting(
+        "REDIS_URL",
+        "",
+        "redis:// or rediss:// URL of a Redis or Valkey server. Empty: the embedded Valkey in BERTH_HOME.",
+    ),
+    Setting("BERTH_SECRETS_DIR", "", "Folder of the secret files. Empty: BERTH_HOME/secrets."),
+    Setting("BERTH_DEMO", "1", "0: do not create my-org and do not deploy the sample model on the first start."),
+    Setting("BERTH_PROVIDER", "local", "Where replicas run: local (this machine)."),
+    Setting(
+        "BERTH_CURRENCY", "USD", "Currency of prices and statements, ISO 4217. Cannot be changed once a price exists."
+    ),
+    Setting(
+        "BERTH_DEBUG",
+        "0",
+        "1: Django's debug mode, for working on Berth itself. Refused together with a public address.",
+    ),
+)
+
+_DEFAULTS = {setting.name: setting.default for setting in SETTINGS}
+
+
+def read(name: str, environ: Mapping[str, str] = os.environ) -> str:
+    """The value of a declared variable. KeyError for one that is not in the table: an undocumented setting is a bug."""
+    return environ.get(name, "").strip() or _DEFAULTS[name]
+
+
+def read_flag(name: str, environ: Mapping[str, str] = os.environ) -> bool:
+    """True for 1, true, yes, on; False for 0, false, no, off; ValueError with a sentence for anything else."""
+    value = read(name, environ).lower()
+    if value in {"1", "true", "yes", "on"}:
+        return True
+    if value in {"0", "false", "no", "off"}:
+        return False
+    raise ValueError(f"{name} must be 1 or 0, not {value!r}.")

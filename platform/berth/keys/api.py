@@ -1,0 +1,5 @@
+"""Views of this room."""
+
+from django.urls import URLPattern
+
+urlpatterns: list[URLPattern] = []

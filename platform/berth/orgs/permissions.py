@@ -1,0 +1,65 @@
+"""Who may do what: one table, from which routes, services and tests read (docs/security.md, "Authorisation").
+
+An action that no row names cannot be granted; a view that names no action does not answer.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+from berth.orgs.models import Role
+
+
+class Action(StrEnum):
+    ORG_READ = "org.read"
+    ORG_UPDATE = "org.update"
+    MEMBERS_READ = "members.read"
+    MEMBERS_WRITE = "members.write"
+    KEYS_CREATE = "keys.create"
+    KEYS_READ_OWN = "keys.read_own"
+    KEYS_READ_ALL = "keys.read_all"
+    KEYS_CREATE_SERVICE = "keys.create_service"
+    MODELS_READ = "models.read"
+    MODELS_WRITE = "models.write"
+    DEPLOYMENTS_READ = "deployments.read"
+    DEPLOYMENTS_WRITE = "deployments.write"
+    DEPLOYMENTS_DELETE = "deployments.delete"
+    LOGS_READ = "logs.read"
+    INFER = "infer"
+    USAGE_READ = "usage.read"
+    BILLING_READ = "billing.read"
+
+
+_ALL = frozenset(Role)
+_O, _A, _D, _B = Role.OWNER, Role.ADMIN, Role.DEVELOPER, Role.BILLING
+_BUILDERS = frozenset({_O, _A, _D})
+_ADMINS = frozenset({_O, _A})
+
+MATRIX: dict[Action, frozenset[Role]] = {
+    Action.ORG_READ: _ALL,
+    Action.ORG_UPDATE: frozenset({_O}),
+    Action.MEMBERS_READ: _ALL,
+    Action.MEMBERS_WRITE: _ADMINS,
+    Action.KEYS_CREATE: _BUILDERS,
+    Action.KEYS_READ_OWN: _BUILDERS,
+    Action.KEYS_READ_ALL: _ADMINS,
+    Action.KEYS_CREATE_SERVICE: _ADMINS,
+    Action.MODELS_READ: _ALL,
+    Action.MODELS_WRITE: _BUILDERS,
+    Action.DEPLOYMENTS_READ: _ALL,
+    Action.DEPLOYMENTS_WRITE: _BUILDERS,
+    Action.DEPLOYMENTS_DELETE: _ADMINS,
+    Action.LOGS_READ: _BUILDERS,
+    Action.INFER: _BUILDERS,
+    Action.USAGE_READ: _ALL,
+    Action.BILLING_READ: frozenset({_O, _A, _B}),
+}
+
+
+def allows(role: str, action: Action) -> bool:
+    return role in MATRIX[action]
+
+
+def actions_of(role: str) -> list[Action]:
+    """In the table's order, for `GET /me`."""
+    return [action for action in Action if allows(role, action)]

@@ -1,0 +1,29 @@
+"""How lower layers say "gateways must hear of this" without knowing who publishes."""
+
+from __future__ import annotations
+
+import logging
+
+from django.db import transaction
+from kombu.exceptions import OperationalError
+
+from berth.celery import app
+from berth.outbox.models import Change
+
+log = logging.getLogger(__name__)
+
+PUBLISH_TASK = "berth.publishing.tasks.publish"
+
+
+def announce(topic: str) -> None:
+    """Record a change; call it in the transaction that makes the change. Publishing is asked for at commit and, should the
+    broker be away just then, done by the next scheduled run."""
+    Change.objects.create(topic=topic)
+    transaction.on_commit(_ask_to_publish)
+
+
+def _ask_to_publish() -> None:
+    try:
+        app.send_task(PUBLISH_TASK, retry=False)
+    except (OperationalError, OSError):
+        log.warning("publish_deferred", extra={"reason": "broker_unavailable"})

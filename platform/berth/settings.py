@@ -1,0 +1,224 @@
+"""Django's settings. What an operator may set is declared in `berth.env`; the rest is decided here."""
+
+from __future__ import annotations
+
+import secrets as _secrets
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from django.core.exceptions import ImproperlyConfigured
+
+from berth.env import read, read_flag
+
+PROJECT_DIR = Path(__file__).resolve().parents[2]
+BERTH_HOME = Path(read("BERTH_HOME")).expanduser().resolve()
+SECRETS_DIR = Path(read("BERTH_SECRETS_DIR") or BERTH_HOME / "secrets")
+BERTH_LIFELINE = BERTH_HOME / "lifeline"
+STORE_DIR = BERTH_HOME / "store"
+PUBLIC_URL = (read("BERTH_PUBLIC_URL") or f"http://127.0.0.1:{read('BERTH_PORT')}").rstrip("/")
+API_BASE = (read("BERTH_API_BASE") or f"http://127.0.0.1:{read('BERTH_GATEWAY_PORT')}/v1").rstrip("/")
+PROVIDER = read("BERTH_PROVIDER")
+CURRENCY = read("BERTH_CURRENCY")
+DEBUG = read_flag("BERTH_DEBUG")
+
+_LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
+
+
+def _secret(name: str) -> str:
+    """A secret from its file. Commands that run before the first start (`check`, `spectacular`) get a throw-away one."""
+    path = SECRETS_DIR / name
+    if path.is_file():
+        return path.read_text().strip()
+    return _secrets.token_urlsafe(48)
+
+
+def _database(url: str) -> dict[str, object]:
+    parts = urlsplit(url)
+    if parts.scheme not in {"postgres", "postgresql"} or not parts.path.strip("/"):
+        raise ImproperlyConfigured("DATABASE_URL must look like postgresql://user:password@host:5432/name.")
+    return {
+        "ENGINE": "django.db.backends.postgresql",
+        "NAME": unquote(parts.path.lstrip("/")),
+        "USER": unquote(parts.username or ""),
+        "PASSWORD": unquote(parts.password or ""),
+        "HOST": parts.hostname or "",
+        "PORT": str(parts.port or 5432),
+        "CONN_MAX_AGE": 60,
+        "CONN_HEALTH_CHECKS": True,
+        "OPTIONS": {"connect_timeout": 3, "application_name": "berth"},
+    }
+
+
+SECRET_KEY = _secret("django_secret_key")
+_public = urlsplit(PUBLIC_URL)
+_public_host = _public.hostname or ""
+IS_LOOPBACK = _public_host in {"127.0.0.1", "localhost", "::1"}
+if DEBUG and not IS_LOOPBACK:
+    raise ImproperlyConfigured(
+        "BERTH_DEBUG=1 shows internals to whoever calls. Unset it, or use a loopback BERTH_PUBLIC_URL."
+    )
+if not IS_LOOPBACK and _public.scheme != "https":
+    raise ImproperlyConfigured(
+        "BERTH_PUBLIC_URL is not on this machine, so it must begin with https://. Put a TLS proxy in front."
+    )
+ALLOWED_HOSTS = [*_LOOPBACK, _public_host, *filter(None, (h.strip() for h in read("BERTH_ALLOWED_HOSTS").split(",")))]
+if "*" in ALLOWED_HOSTS:
+    raise ImproperlyConfigured("BERTH_ALLOWED_HOSTS must name hosts; * would let any name in.")
+
+INSTALLED_APPS = [
+    "django.contrib.contenttypes",
+    "django.contrib.auth",
+    "django.contrib.sessions",
+    "rest_framework",
+    "drf_spectacular",
+    "allauth",
+    "allauth.account",
+    "allauth.headless",
+    "berth.outbox",
+    "berth.orgs",
+    "berth.keys",
+    "berth.catalog",
+    "berth.metering",
+    "berth.deployments",
+    "berth.billing",
+    "berth.publishing",
+]
+MIDDLEWARE = [
+    "berth.web.request_id.RequestIdMiddleware",
+    "django.middleware.security.SecurityMiddleware",
+    "berth.web.headers.SecurityHeadersMiddleware",
+    "whitenoise.middleware.WhiteNoiseMiddleware",
+    "django.contrib.sessions.middleware.SessionMiddleware",
+    "django.middleware.common.CommonMiddleware",
+    "django.middleware.csrf.CsrfViewMiddleware",
+    "django.contrib.auth.middleware.AuthenticationMiddleware",
+    "allauth.account.middleware.AccountMiddleware",
+]
+ROOT_URLCONF = "berth.urls"
+ASGI_APPLICATION = "berth.asgi.application"
+TEMPLATES = [
+    {
+        "BACKEND": "django.template.backends.django.DjangoTemplates",
+        "APP_DIRS": True,
+        "OPTIONS": {"context_processors": []},
+    }
+]
+APPEND_SLASH = False
+
+_database_url = read("DATABASE_URL")
+# Without a database there is still `check`, `spectacular` and `makemigrations`; a connection attempt then says what is missing.
+DATABASES = {"default": _database(_database_url or "postgresql://berth@127.0.0.1:5432/berth")}
+DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
+REDIS_URL = read("REDIS_URL") or "redis://127.0.0.1:6379/0"
+CACHES = {
+    "default": {
+        "BACKEND": "django.core.cache.backends.redis.RedisCache",
+        "LOCATION": REDIS_URL,
+        "KEY_PREFIX": "berth:cache",
+        "OPTIONS": {"socket_connect_timeout": 1, "socket_timeout": 2},
+    }
+}
+
+LANGUAGE_CODE = "en"
+LANGUAGES = [("en", "English"), ("zh-hans", "简体中文")]
+USE_I18N = False  # the dashboard translates by stable codes; the API speaks English
+USE_TZ = True
+TIME_ZONE = "UTC"
+
+STATIC_URL = "/assets/"
+STATIC_ROOT = None
+STATICFILES_DIRS: list[Path] = []
+FRONTEND_DIST = PROJECT_DIR / "frontend" / "dist"
+WHITENOISE_ROOT = FRONTEND_DIST
+WHITENOISE_INDEX_FILE = False
+WHITENOISE_AUTOREFRESH = False
+
+# Security (docs/security.md). HTTPS-only switches follow the public URL, because a browser drops Secure cookies on plain loopback HTTP.
+_https = _public.scheme == "https"
+SESSION_COOKIE_NAME = "__Host-berth_session" if _https else "berth_session"
+CSRF_COOKIE_NAME = "__Host-berth_csrf" if _https else "berth_csrf"
+SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = SECURE_SSL_REDIRECT = _https
+SECURE_PROXY_SSL_HEADER = ("HTTP_X_FORWARDED_PROTO", "https") if _https else None
+SECURE_HSTS_SECONDS = 31_536_000 if _https else 0
+SESSION_COOKIE_HTTPONLY = True
+CSRF_COOKIE_HTTPONLY = False  # the dashboard reads it to send X-CSRFToken
+SESSION_COOKIE_SAMESITE = CSRF_COOKIE_SAMESITE = "Lax"
+CSRF_TRUSTED_ORIGINS = [PUBLIC_URL]
+CSRF_FAILURE_VIEW = "berth.web.errors.csrf_failure"
+SECURE_REFERRER_POLICY = "no-referrer"
+SECURE_CROSS_ORIGIN_OPENER_POLICY = "same-origin"
+DATA_UPLOAD_MAX_MEMORY_SIZE = 2 * 1024 * 1024
+PASSWORD_HASHERS = ["django.contrib.auth.hashers.Argon2PasswordHasher"]
+AUTH_PASSWORD_VALIDATORS = [
+    {"NAME": "django.contrib.auth.password_validation.UserAttributeSimilarityValidator"},
+    {"NAME": "django.contrib.auth.password_validation.MinimumLengthValidator", "OPTIONS": {"min_length": 10}},
+    {"NAME": "django.contrib.auth.password_validation.CommonPasswordValidator"},
+]
+
+SILENCED_SYSTEM_CHECKS = ["auth.W004"]  # unique through a constraint on the lower-cased address
+AUTH_USER_MODEL = "orgs.User"
+AUTHENTICATION_BACKENDS = ["allauth.account.auth_backends.AuthenticationBackend"]
+ACCOUNT_USER_MODEL_USERNAME_FIELD = None
+ACCOUNT_LOGIN_METHODS = {"email"}
+ACCOUNT_SIGNUP_FIELDS = ["email*", "password1*"]
+ACCOUNT_EMAIL_VERIFICATION = "none"  # there is no mail server on one machine; members come by invitation
+ACCOUNT_ADAPTER = "berth.orgs.accounts.AccountAdapter"
+HEADLESS_ONLY = True
+HEADLESS_CLIENTS = ("browser",)
+HEADLESS_FRONTEND_URLS: dict[str, str] = {}
+
+REST_FRAMEWORK = {
+    "DEFAULT_AUTHENTICATION_CLASSES": ["rest_framework.authentication.SessionAuthentication"],
+    "DEFAULT_PERMISSION_CLASSES": ["berth.web.auth.DenyByDefault"],
+    "DEFAULT_PARSER_CLASSES": ["rest_framework.parsers.JSONParser"],
+    "DEFAULT_RENDERER_CLASSES": ["rest_framework.renderers.JSONRenderer"],
+    "DEFAULT_PAGINATION_CLASS": "berth.web.pagination.CursorPagination",
+    "DEFAULT_SCHEMA_CLASS": "berth.web.schema.AutoSchema",
+    "EXCEPTION_HANDLER": "berth.web.errors.exception_handler",
+    "UNAUTHENTICATED_USER": "django.contrib.auth.models.AnonymousUser",
+    "COERCE_DECIMAL_TO_STRING": True,
+}
+SPECTACULAR_SETTINGS = {
+    "TITLE": "Berth management API",
+    "VERSION": "1",
+    "SERVE_INCLUDE_SCHEMA": False,
+    "SCHEMA_PATH_PREFIX": "/api/v1",
+    "COMPONENT_SPLIT_REQUEST": True,
+    "ENUM_GENERATE_CHOICE_DESCRIPTION": False,
+}
+
+CELERY_BROKER_URL = REDIS_URL
+CELERY_TASK_IGNORE_RESULT = True
+CELERY_ACCEPT_CONTENT = ["json"]
+CELERY_TASK_SERIALIZER = "json"
+CELERY_TASK_ACKS_LATE = True  # a killed worker's task is delivered again; tasks are idempotent
+CELERY_TASK_REJECT_ON_WORKER_LOST = True
+CELERY_WORKER_PREFETCH_MULTIPLIER = 1
+CELERY_WORKER_HIJACK_ROOT_LOGGER = False
+CELERY_BROKER_CONNECTION_RETRY_ON_STARTUP = True
+CELERY_BROKER_TRANSPORT_OPTIONS = {
+    "visibility_timeout": 120,
+    "socket_connect_timeout": 1,
+    "socket_timeout": 5,
+    "global_keyprefix": "berth:celery:",
+}
+CELERY_TASK_DEFAULT_QUEUE = "default"
+CELERY_TASK_ROUTES = {
+    "berth.deployments.*": {"queue": "deployments"},
+    "berth.metering.*": {"queue": "metering"},
+    "berth.billing.*": {"queue": "metering"},
+}
+CELERY_TIMEZONE = "UTC"
+
+LOGGING = {
+    "version": 1,
+    "disable_existing_loggers": False,
+    "formatters": {"json": {"()": "berth.web.logs.JsonFormatter"}},
+    "handlers": {"stderr": {"class": "logging.StreamHandler", "formatter": "json"}},
+    "root": {"handlers": ["stderr"], "level": "INFO"},
+    "loggers": {
+        "django.request": {"level": "ERROR"},
+        "celery": {"level": "INFO"},
+        "uvicorn.access": {"handlers": [], "propagate": False},
+    },
+}

@@ -87,7 +87,7 @@ class EngineMetrics(msgspec.Struct, frozen=True):
 
 
 class ReplicaStatus(msgspec.Struct, frozen=True):
-    """What a replica last said of itself. `pid` with `pid_created_at` identifies the process even if the pid is reused."""
+    """What a replica last said of itself; `pid` with `pid_created_at` names the process even if the pid is reused."""
 
     format: int
     replica: str

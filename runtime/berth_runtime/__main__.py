@@ -1,0 +1,40 @@
+"""`python -m berth_runtime serve|launch SPEC.json`."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from pathlib import Path
+
+from berth_runtime.launch import launch
+from berth_runtime.serve import EXIT_BAD_SPEC, EXIT_FAILED, EXIT_STOPPED, lock, prepare, serve
+from berth_runtime.specfile import BadSpec, load_spec
+
+
+def main() -> int:
+    """Exit status 0: ended as asked, or running already; 1: the replica failed; 2: the spec cannot be run."""
+    parser = argparse.ArgumentParser(prog="python -m berth_runtime", description="Runs one replica of a model.")
+    parser.add_argument("command", choices=("serve", "launch"), help="serve: in this process; launch: detached")
+    parser.add_argument("spec", type=Path, help="the launch spec, a JSON file")
+    given = parser.parse_args()
+    os.umask(0o077)
+    try:
+        spec = load_spec(given.spec)
+        engine = prepare(spec)
+        if given.command == "launch":
+            if launch(spec, engine):
+                return EXIT_STOPPED
+            sys.stderr.write(f"The replica {spec.replica} ended before it could say why.\n")
+            return EXIT_FAILED
+        if lock(spec) is None:
+            sys.stderr.write(f"The replica {spec.replica} is running already.\n")
+            return EXIT_STOPPED
+    except BadSpec as error:
+        sys.stderr.write(f"{error}\n")
+        return EXIT_BAD_SPEC
+    return serve(spec, engine)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,26 @@
+"""Every environment variable that the runtime reads, with its default and what it is for."""
+
+from __future__ import annotations
+
+import os
+from typing import NamedTuple
+
+
+class Setting(NamedTuple):
+    name: str
+    default: str
+    help: str
+
+
+LLAMA_SERVER = Setting(
+    "BERTH_LLAMA_SERVER",
+    "",
+    "Path of the llama-server to run. Empty: the one on PATH, else the bundled llama.cpp. `bundled`: always the bundled one.",
+)
+
+SETTINGS: tuple[Setting, ...] = (LLAMA_SERVER,)
+
+
+def read(setting: Setting) -> str:
+    """The value in the environment, or the default."""
+    return os.environ.get(setting.name, setting.default)

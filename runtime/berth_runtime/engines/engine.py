@@ -1,0 +1,78 @@
+"""What the agent needs to know of an engine. One class per engine; everything else is the same for all."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import ClassVar
+
+import msgspec
+
+from berth_runtime.cage import Limits
+from berth_runtime.lines import Rule
+from berth_runtime.spec import EngineMetrics, LaunchSpec
+
+# Events that a line rule may name; the supervisor acts on them.
+LISTENING = "listening"  # its rule has a group `port`
+OUT_OF_MEMORY = "out_of_memory"
+MODEL_UNREADABLE = "model_unreadable"
+
+
+class Capabilities(msgspec.Struct, frozen=True):
+    """What an engine can do, for whoever plans or tests."""
+
+    formats: tuple[str, ...]  # of the weights: "gguf" …
+    endpoints: tuple[str, ...]  # below /v1
+    stream_usage: bool  # sends usage at the end of a stream when asked
+    running_usage: bool  # can send token counts while it streams
+
+
+class Call(msgspec.Struct, frozen=True):
+    """A request to the engine's own API."""
+
+    method: str
+    path: str
+    body: bytes | None = None
+
+
+class Engine(ABC):
+    """All methods are pure but `version`, which may ask the engine's program."""
+
+    name: ClassVar[str]
+    health_path: ClassVar[str] = "/health"
+    metrics_path: ClassVar[str | None] = None
+    settings_path: ClassVar[str | None] = None  # where the effective settings can be read back
+    rules: ClassVar[tuple[Rule, ...]]  # which lines of its output may be kept
+
+    @abstractmethod
+    def capabilities(self) -> Capabilities: ...
+
+    @abstractmethod
+    def version(self) -> str:
+        """Program and version, for people and for comparing replicas."""
+
+    @abstractmethod
+    def command(self, spec: LaunchSpec) -> list[str]:
+        """The argument list, the program's absolute path first. Never a secret. Raises Failure if there is no program."""
+
+    @abstractmethod
+    def environment(self, spec: LaunchSpec) -> dict[str, str]:
+        """The whole environment of the engine; nothing is inherited."""
+
+    def limits(self, spec: LaunchSpec) -> Limits:
+        return Limits(data_bytes=spec.memory_limit)
+
+    @abstractmethod
+    def first_token(self, spec: LaunchSpec) -> Call:
+        """A request that generates exactly one token and holds nothing of anybody's."""
+
+    @abstractmethod
+    def tokens_in(self, answer: bytes) -> int:
+        """How many tokens the answer to `first_token` says were generated; 0 if it is not such an answer."""
+
+    def metrics(self, text: str) -> EngineMetrics:
+        """The engine's metrics under our names."""
+        return EngineMetrics()
+
+    def difference(self, spec: LaunchSpec, settings: bytes) -> str | None:
+        """What the engine really runs with, where that is not what the spec asks: a sentence, or None."""
+        return None

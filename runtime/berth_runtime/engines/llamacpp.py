@@ -1,0 +1,248 @@
+"""llama.cpp: the llama-server on PATH where there is one (a GPU build, say), else the one inside xllamacpp."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import re
+import shutil
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+from typing import ClassVar, Final
+
+import msgspec
+
+from berth_runtime.config import LLAMA_SERVER, read
+from berth_runtime.engines.engine import LISTENING, MODEL_UNREADABLE, OUT_OF_MEMORY, Call, Capabilities, Engine
+from berth_runtime.engines.prometheus import samples, whole
+from berth_runtime.failure import Failure
+from berth_runtime.lines import Rule
+from berth_runtime.spec import EngineMetrics, LaunchSpec
+
+# Which device a replica may use is decided outside; the engine has to be told in the driver's own words.
+_DEVICES: Final = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "ONEAPI_DEVICE_SELECTOR")
+_SYSTEM_PATH: Final = "/usr/local/bin:/usr/bin:/bin"
+
+# Needed for privacy or isolation: a llama-server that does not know them is too old to be used.
+_REQUIRED: Final = (
+    "--metrics",
+    "--no-slots",
+    "--api-key-file",
+    "--jinja",
+    "--offline",
+    "--cache-ram",
+    "--threads-http",
+)
+# Set where the program knows them. The older ones that do not have none of what these turn off.
+_OPTIONAL: Final = (
+    ("--no-ui", ()),
+    ("--no-cache-idle-slots", ()),
+    ("--ctx-checkpoints", ("0",)),
+    ("--fit", ("off",)),
+    ("--no-context-shift", ()),
+    ("--cors-origins", ("",)),
+    ("--no-cors-credentials", ()),
+    ("--log-colors", ("off",)),
+)
+
+_STAMP: Final = r"(?:\d+\.\d+\.\d+\.\d+ )?[IWED]? ?\w+ +[~\w]+: "
+_ANYWHERE: Final = r"(?:\d+\.\d+\.\d+\.\d+ )?[IWED]? ?"
+
+_RULES: Final = (
+    Rule(_STAMP + r"loading model(?: '.*')?", "loading the model"),
+    Rule(_STAMP + r"model loaded", "model loaded"),
+    Rule(
+        _STAMP
+        + r"initializing,(?: slots)? n_slots = (?P<slots>\d+), n_ctx_slot = (?P<context>\d+), kv_unified = '\w+'",
+        "slots: {slots}, context of each: {context} tokens",
+    ),
+    Rule(_STAMP + r"llama threadpool init, n_threads = (?P<threads>\d+)", "threads: {threads}"),
+    Rule(
+        rf"(?:{_STAMP})?(?:server is )?listening on http://(?:127\.0\.0\.1|0\.0\.0\.0|\[?[0-9a-fA-F:.]+\]?):(?P<port>\d+)",
+        "listening on port {port}",
+        LISTENING,
+    ),
+    Rule(
+        r".*exceeds the training context of the model \((?P<context>\d+)\) - capping",
+        "the context of a slot is cut to what the model was trained for: {context} tokens",
+    ),
+    Rule(_ANYWHERE + r"llama_model_load: error loading model: std::bad_alloc", "out of memory", OUT_OF_MEMORY),
+    Rule(
+        _ANYWHERE + r"ggml_aligned_malloc: insufficient memory \(attempted to allocate +(?P<mb>[\d.]+) MB\)",
+        "out of memory: {mb} MB more were needed at once",
+        OUT_OF_MEMORY,
+    ),
+    Rule(
+        _ANYWHERE + r"\w+: failed to allocate (?:\w+ )?buffer of size (?P<size>\d+)",
+        "out of memory: a buffer of {size} bytes was refused",
+        OUT_OF_MEMORY,
+    ),
+    Rule(_ANYWHERE + r"gguf_init_from_\w+: .*", "the file is not readable as GGUF", MODEL_UNREADABLE),
+    Rule(
+        _ANYWHERE
+        + r"llama_model_load: error loading model: .*(?:corrupted or incomplete|unknown model architecture).*",
+        "the model file is damaged or of a kind that this llama.cpp does not know",
+        MODEL_UNREADABLE,
+    ),
+    Rule(_STAMP + r"exiting due to model loading error", "the model could not be loaded"),
+    Rule(r"terminate called after throwing an instance of 'std::bad_alloc'", "out of memory", OUT_OF_MEMORY),
+    # What every request brings: numbers only, and not worth the space.
+    Rule(_ANYWHERE + r"slot +\w+: id +\d+ \| task -?\d+ \| [a-z ,_]+(?:=? *[\d.]+.*)?", None),
+    Rule(_ANYWHERE + r"srv +operator\(\): unauthorized: Invalid API Key", None),
+)
+
+
+class LlamaCpp(Engine):
+    name: ClassVar[str] = "llamacpp"
+    metrics_path: ClassVar[str | None] = "/metrics"
+    settings_path: ClassVar[str | None] = "/props"
+    rules: ClassVar[tuple[Rule, ...]] = _RULES
+
+    def capabilities(self) -> Capabilities:
+        return Capabilities(
+            formats=("gguf",), endpoints=("chat/completions", "completions"), stream_usage=True, running_usage=True
+        )
+
+    def version(self) -> str:
+        program = _program()
+        if program:
+            said = re.search(r"version: ?([\w.() -]{1,60})", _asked(program, "--version"), re.ASCII)
+            return f"llama-server {said[1].strip() if said else 'of unknown version'}"
+        return f"llama.cpp (xllamacpp {importlib.metadata.version('xllamacpp')})"
+
+    def command(self, spec: LaunchSpec) -> list[str]:
+        program = _program()
+        own = [
+            *("--model", _weights(spec)),
+            *("--host", spec.host),
+            *("--port", str(spec.port)),
+            *("--alias", spec.model_alias),
+            *("--parallel", str(spec.slots)),
+            # llama.cpp splits its context over the slots, rounding each part down to a multiple of 256.
+            *("--ctx-size", str(-(-spec.context_length // 256) * 256 * spec.slots)),
+            *("--threads", str(spec.threads)),
+            *("--threads-batch", str(spec.threads)),
+            # Each open connection holds one of these threads, also while it waits for a slot.
+            *("--threads-http", str(spec.slots * 4 + 16)),
+            *("--api-key-file", spec.secret_file),
+        ]
+        if program is None:
+            server = Path(__file__).parent.parent / "servers" / "llamacpp.py"
+            return [sys.executable, "-I", "-B", str(server), *own]
+        return [program, *own, *_switches(program)]
+
+    def environment(self, spec: LaunchSpec) -> dict[str, str]:
+        devices = {name: os.environ[name] for name in _DEVICES if name in os.environ}
+        return {"PATH": _SYSTEM_PATH, "LANG": "C.UTF-8", "HOME": "/nonexistent", **devices}
+
+    def first_token(self, spec: LaunchSpec) -> Call:
+        body = {"prompt": "1", "max_tokens": 1, "temperature": 0, "ignore_eos": True, "cache_prompt": False}
+        return Call("POST", "/v1/completions", msgspec.json.encode(body))
+
+    def tokens_in(self, answer: bytes) -> int:
+        try:
+            return msgspec.json.decode(answer, type=_Answer).usage.completion_tokens
+        except msgspec.DecodeError:
+            return 0
+
+    def metrics(self, text: str) -> EngineMetrics:
+        found = samples(text)
+        prompt = whole(found, "llamacpp:prompt_tokens_total")
+        return EngineMetrics(
+            running=whole(found, "llamacpp:requests_processing"),
+            queued=whole(found, "llamacpp:requests_deferred"),
+            prompt_tokens=prompt,
+            completion_tokens=whole(found, "llamacpp:tokens_predicted_total"),
+        )
+
+    def difference(self, spec: LaunchSpec, settings: bytes) -> str | None:
+        try:
+            real = msgspec.json.decode(settings, type=_Props)
+        except msgspec.DecodeError:
+            return "The engine does not say which settings it runs with."
+        context = real.default_generation_settings.n_ctx
+        if context < spec.context_length:
+            return (
+                f"The engine gives each request {context} tokens of context instead of {spec.context_length}. "
+                "Deploy with a context length that the model was trained for."
+            )
+        if real.total_slots != spec.slots:
+            return f"The engine runs {real.total_slots} slots instead of {spec.slots}."
+        if real.endpoint_slots or real.endpoint_props or real.ui or real.webui:
+            return "The engine shows control pages that were to be off."
+        return None
+
+
+class _Usage(msgspec.Struct):
+    completion_tokens: int
+
+
+class _Answer(msgspec.Struct):
+    usage: _Usage
+
+
+class _Generation(msgspec.Struct):
+    n_ctx: int
+
+
+class _Props(msgspec.Struct):
+    default_generation_settings: _Generation
+    total_slots: int
+    endpoint_slots: bool = False
+    endpoint_props: bool = False
+    ui: bool = False
+    webui: bool = False
+
+
+def _weights(spec: LaunchSpec) -> str:
+    """The first shard: llama.cpp finds the others by their names."""
+    return min(file.path for file in spec.files if file.role == "weights")
+
+
+def _program() -> str | None:
+    """The llama-server to run, or None for the bundled one."""
+    wish = read(LLAMA_SERVER)
+    if wish == "bundled":
+        return None
+    if not wish:
+        return shutil.which("llama-server")
+    if not (Path(wish).is_absolute() and os.access(wish, os.X_OK)):
+        raise Failure(
+            "engine_missing", f"{LLAMA_SERVER.name} names {wish}, which is not a program at an absolute path."
+        )
+    return wish
+
+
+def _switches(program: str) -> list[str]:
+    known = _asked(program, "--help").replace(",", " ").split()
+    missing = [flag for flag in _REQUIRED if flag not in known]
+    if missing:
+        raise Failure(
+            "engine_too_old",
+            f"{program} does not know {', '.join(missing)}, which Berth needs to keep prompts private. Install a newer one.",
+        )
+    switches = ["--metrics", "--no-slots", "--jinja", "--offline", "--cache-ram", "0", "--verbosity", "3"]
+    for flag, values in _OPTIONAL:
+        if flag in known:
+            switches += [flag, *values]
+    return switches
+
+
+@cache
+def _asked(program: str, question: str) -> str:
+    """What the program prints about itself."""
+    try:
+        done = subprocess.run(
+            [program, question],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            env={"PATH": _SYSTEM_PATH, "LANG": "C.UTF-8"},
+            timeout=30,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        raise Failure("engine_missing", f"{program} cannot be run.") from None
+    return done.stdout.decode("utf-8", "replace")

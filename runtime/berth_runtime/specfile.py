@@ -1,0 +1,94 @@
+"""Reading a LaunchSpec and refusing whatever could mean something else to an engine's command line."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from berth_runtime.spec import LAUNCH_FORMAT, LaunchSpec, ModelFile
+
+# Names start with a letter or digit, so that none can be read as an option; a comma would split llama.cpp's alias list.
+_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+_ALIAS: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/@+-]{0,255}")
+_DIGEST: Final = re.compile(r"[0-9a-f]{64}")
+_MAX_SPEC_BYTES: Final = 1 << 20
+
+_Rule = tuple[str, Callable[[LaunchSpec], bool]]
+
+_RULES: tuple[_Rule, ...] = (
+    (f"format must be {LAUNCH_FORMAT}", lambda s: s.format == LAUNCH_FORMAT),
+    ("replica must be a name of letters, digits, '.', '_' and '-'", lambda s: _NAME.fullmatch(s.replica) is not None),
+    ("org_id must be a plain name", lambda s: _NAME.fullmatch(s.org_id) is not None),
+    ("deployment_id must be a plain name", lambda s: _NAME.fullmatch(s.deployment_id) is not None),
+    ("revision must be at least 1", lambda s: s.revision >= 1),
+    ("engine must be a plain name", lambda s: _NAME.fullmatch(s.engine) is not None),
+    ("files must name at least one file with role 'weights'", lambda s: any(f.role == "weights" for f in s.files)),
+    ("model_alias has characters that are not allowed", lambda s: _ALIAS.fullmatch(s.model_alias) is not None),
+    ("context_length must be between 1 and 16777216", lambda s: 1 <= s.context_length <= 1 << 24),
+    ("slots must be between 1 and 512", lambda s: 1 <= s.slots <= 512),
+    ("threads must be between 1 and 1024", lambda s: 1 <= s.threads <= 1024),
+    ("secret_file must be an absolute path", lambda s: _plain_path(s.secret_file)),
+    ("state_dir must be an absolute path", lambda s: _plain_path(s.state_dir)),
+    ("lifeline must be an absolute path", lambda s: s.lifeline is None or _plain_path(s.lifeline)),
+    ("host must be an IP address", lambda s: _is_address(s.host)),
+    ("port must be between 0 and 65535", lambda s: 0 <= s.port <= 65535),
+    ("memory_limit must be at least 1 MiB", lambda s: s.memory_limit is None or s.memory_limit >= 1 << 20),
+    ("start_deadline_seconds must be between 1 and 86400", lambda s: 1 <= s.start_deadline_seconds <= 86400),
+    ("drain_seconds must be between 0 and 86400", lambda s: 0 <= s.drain_seconds <= 86400),
+)
+
+
+class BadSpec(Exception):
+    """The spec cannot be run. `str(error)` is one sentence."""
+
+
+def load_spec(path: Path) -> LaunchSpec:
+    """The validated spec in a file. Raises BadSpec."""
+    try:
+        raw = path.read_bytes()
+    except OSError as error:
+        raise BadSpec(f"The spec {path} cannot be read: {error.strerror}.") from None
+    if len(raw) > _MAX_SPEC_BYTES:
+        raise BadSpec(f"The spec {path} is larger than {_MAX_SPEC_BYTES} bytes.")
+    try:
+        spec = msgspec.json.decode(raw, type=LaunchSpec)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise BadSpec(f"The spec {path} is not a valid launch spec: {error}.") from None
+    problem = next(_problems(spec), None)
+    if problem:
+        raise BadSpec(f"The spec {path} cannot be run: {problem}.")
+    return spec
+
+
+def _problems(spec: LaunchSpec) -> Iterator[str]:
+    for text, holds in _RULES:
+        if not holds(spec):
+            yield text
+    for file in spec.files:
+        yield from _file_problems(file)
+
+
+def _file_problems(file: ModelFile) -> Iterator[str]:
+    if not _plain_path(file.path):
+        yield "each file's path must be absolute"
+    if file.size < 0:
+        yield "each file's size must not be negative"
+    if not _DIGEST.fullmatch(file.sha256):
+        yield "each file's sha256 must be 64 lower-case hexadecimal digits"
+
+
+def _plain_path(text: str) -> bool:
+    return text.startswith("/") and text.isprintable() and ".." not in text.split("/")
+
+
+def _is_address(text: str) -> bool:
+    try:
+        ipaddress.ip_address(text)
+    except ValueError:
+        return False
+    return True

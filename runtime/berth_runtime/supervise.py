@@ -1,0 +1,242 @@
+"""One replica's life: verify, load, generate the first token, be ready, drain, end."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from berth_runtime.child import Child
+from berth_runtime.engines import engine as events
+from berth_runtime.engines.engine import Call, Engine
+from berth_runtime.failure import Failure, Halt
+from berth_runtime.lifeline import Lifeline
+from berth_runtime.lines import Kept, LineFilter
+from berth_runtime.log import ReplicaLog
+from berth_runtime.probe import Probe
+from berth_runtime.spec import EngineMetrics, LaunchSpec, Phase
+from berth_runtime.status import StatusBoard
+from berth_runtime.verify import verify_files
+from berth_runtime.wake import Wake
+
+_POLL_SECONDS: Final = 0.1
+_METRICS_SECONDS: Final = 1.0
+_METRICS_TIMEOUT: Final = 10.0  # the engine answers between two batches, and one may take long on a CPU
+_BACKSTOP_SECONDS: Final = 10.0
+
+
+class StopOrder(msgspec.Struct, frozen=True):
+    """`stop.json`, written beside the status by whoever sends SIGTERM and wants another drain time than the spec's."""
+
+    drain_seconds: float
+
+
+class Supervisor:
+    """Runs in the main thread. `order_stop` may be called from a signal handler."""
+
+    def __init__(self, spec: LaunchSpec, engine: Engine, board: StatusBoard, log: ReplicaLog) -> None:
+        self._spec = spec
+        self._engine = engine
+        self._board = board
+        self._log = log
+        self._wake = Wake()
+        self._stop_ordered = False
+        self._supervisor_gone = False
+        self._child: Child | None = None
+        self._port: int | None = None
+        self._trouble: tuple[str, str] | None = None  # event and sentence from the engine's own output
+        self._metrics: tuple[int, EngineMetrics] = (0, EngineMetrics())  # how often measured, and the last of them
+        self._deadline = time.monotonic() + spec.start_deadline_seconds
+
+    def order_stop(self) -> None:
+        """Drain and end."""
+        self._stop_ordered = True
+        self._wake.up()
+
+    def run(self) -> Phase:
+        """Returns the final phase, which is also in the status file."""
+        self._board.beat(self._log.tick)
+        try:
+            self._hold_lifeline()
+            self._start()
+            self._watch()
+        except Failure as failure:
+            self._end(Phase.FAILED, failure.reason, failure.message)
+        except Halt as halt:
+            self._end(Phase.STOPPED, halt.reason, halt.message)
+        except Exception as error:  # noqa: BLE001 - whatever happens, no engine stays behind and the status says so
+            self._end(Phase.FAILED, "agent_error", f"The runtime met an error of its own ({type(error).__name__}).")
+        return self._board.phase
+
+    def _start(self) -> None:
+        verify_files(self._spec.files, Path(self._spec.state_dir) / "verified.json", self._verified)
+        self._log.say("all files are what they should be; starting the engine")
+        self._board.enter(Phase.LOADING)
+        output = LineFilter(self._engine.rules, self._heard, self._log.withhold)
+        self._child = Child(
+            self._engine.command(self._spec),
+            self._engine.environment(self._spec),
+            self._engine.limits(self._spec),
+            output,
+            self._wake.up,
+        )
+        probe = self._wait_for_health()
+        self._board.enter(Phase.WARMING, port=self._port)
+        self._warm(probe)
+        self._board.enter(Phase.READY)
+        self._log.say("ready: the first token was generated")
+        threading.Thread(target=self._measure, args=(probe,), name="metrics", daemon=True).start()
+
+    def _wait_for_health(self) -> Probe:
+        while self._port is None:
+            self._pause()
+        probe = Probe(self._spec, self._port)
+        while not self._healthy(probe):
+            self._pause()
+        return probe
+
+    def _healthy(self, probe: Probe) -> bool:
+        try:
+            status, _ = probe.ask(Call("GET", self._engine.health_path), seconds=1)
+        except OSError:
+            return False
+        return status == 200
+
+    def _warm(self, probe: Probe) -> None:
+        """A real generation, and the settings that the engine really runs with."""
+        remaining = max(self._deadline - time.monotonic(), 1)
+        status, answer = self._beside(lambda: probe.ask(self._engine.first_token(self._spec), remaining))
+        if status != 200 or self._engine.tokens_in(answer) < 1:
+            raise Failure("no_first_token", f"The engine loaded the model but generated nothing (status {status}).")
+        if self._engine.settings_path:
+            path = self._engine.settings_path
+            status, answer = self._beside(lambda: probe.ask(Call("GET", path), remaining))
+            difference = self._engine.difference(self._spec, answer)
+            if difference:
+                raise Failure("settings_not_effective", difference)
+
+    def _beside(self, ask: Callable[[], tuple[int, bytes]]) -> tuple[int, bytes]:
+        """Runs a slow question in a thread, so that signals, the lifeline and the engine's end are noticed meanwhile."""
+        result: list[tuple[int, bytes]] = []
+
+        def work() -> None:
+            try:
+                result.append(ask())
+            except OSError:
+                result.append((0, b""))
+            self._wake.up()
+
+        thread = threading.Thread(target=work, name="question", daemon=True)
+        thread.start()
+        while thread.is_alive() and not result:
+            self._pause()
+        return result[0] if result else (0, b"")
+
+    def _watch(self) -> None:
+        while not self._stop_ordered:
+            self._wake.wait(_METRICS_SECONDS)
+            self._check()
+        self._drain()
+
+    def _drain(self) -> None:
+        """Waits until nothing runs, measured twice after the order came, or until the time is over."""
+        self._board.enter(Phase.DRAINING)
+        began = time.monotonic()
+        measured, idle = self._metrics[0] + 1, 0  # a measurement may be under way: it does not count
+        while time.monotonic() - began < self._drain_seconds() and idle < 2:
+            self._wake.wait(_POLL_SECONDS)
+            self._check()
+            count, metrics = self._metrics
+            if count > measured:
+                measured = count
+                idle = idle + 1 if metrics.running == 0 and not metrics.queued else 0
+        raise Halt
+
+    def _drain_seconds(self) -> float:
+        try:
+            raw = (Path(self._spec.state_dir) / "stop.json").read_bytes()
+            return msgspec.json.decode(raw, type=StopOrder).drain_seconds
+        except (OSError, msgspec.DecodeError):
+            return self._spec.drain_seconds
+
+    def _measure(self, probe: Probe) -> None:
+        path = self._engine.metrics_path
+        while path:
+            try:
+                status, answer = probe.ask(Call("GET", path), _METRICS_TIMEOUT)
+            except OSError:
+                status, answer = 0, b""
+            if status == 200:
+                metrics = self._engine.metrics(answer.decode("utf-8", "replace"))
+                self._metrics = (self._metrics[0] + 1, metrics)
+                self._board.measured(metrics)
+            time.sleep(_POLL_SECONDS if self._stop_ordered else _METRICS_SECONDS)
+
+    def _pause(self) -> None:
+        """A short wait on the way to READY, with everything that can end it."""
+        self._wake.wait(_POLL_SECONDS)
+        self._check_start()
+
+    def _check_start(self) -> None:
+        self._check()
+        if self._stop_ordered:
+            raise Halt
+        if time.monotonic() > self._deadline:
+            raise Failure(
+                "start_timeout",
+                f"The replica was not ready within {self._spec.start_deadline_seconds} seconds "
+                f"(it was still {self._board.phase}).",
+            )
+
+    def _check(self) -> None:
+        if self._supervisor_gone:
+            raise Halt("supervisor_ended", "Berth itself has ended, so the replica ended too.")
+        if self._child and (status := self._child.ended()) is not None:
+            self._child.finish()  # also reads what it said last
+            raise self._why(status)
+
+    def _why(self, status: int) -> Failure:
+        how = f"was ended by signal {-status}" if status < 0 else f"ended with status {status}"
+        if self._trouble:
+            reason, sentence = self._trouble
+            return Failure(reason, f"The engine {how}: {sentence}.")
+        return Failure("engine_exited", f"The engine {how} while the replica was {self._board.phase}.")
+
+    def _verified(self, done: int, total: int) -> None:
+        self._board.progress(done, total)
+        self._check_start()
+
+    def _heard(self, line: Kept) -> None:
+        self._log.say(line.text, source="engine")
+        # Only while it is loading: later the engine handles text of strangers, and a line could be made by one.
+        if self._board.phase is Phase.LOADING:
+            if line.event == events.LISTENING and self._port is None:
+                self._port = int(line.numbers["port"])
+            elif line.event in (events.OUT_OF_MEMORY, events.MODEL_UNREADABLE):
+                self._trouble = (line.event, line.text)
+            self._wake.up()
+
+    def _hold_lifeline(self) -> None:
+        if self._spec.lifeline:
+            try:
+                Lifeline(Path(self._spec.lifeline)).watch(self._on_supervisor_gone)
+            except OSError:
+                raise Halt("supervisor_ended", "There is no supervisor to run under.") from None
+
+    def _on_supervisor_gone(self) -> None:
+        self._supervisor_gone = True
+        self._wake.up()
+        time.sleep(_BACKSTOP_SECONDS)
+        os._exit(1)  # the main thread hangs; the kernel ends the engine with it
+
+    def _end(self, phase: Phase, reason: str | None, message: str | None) -> None:
+        if self._child:
+            self._child.finish()
+        self._log.say(message or "ended as asked")
+        self._log.tick()
+        self._board.enter(phase, reason=reason, message=message)

@@ -15,11 +15,15 @@ log = logging.getLogger(__name__)
 PUBLISH_TASK = "berth.publishing.tasks.publish"
 
 
-def announce(topic: str) -> None:
+def announce(topic: str) -> int:
     """Record a change; call it in the transaction that makes the change. Publishing is asked for at commit and, should the
-    broker be away just then, done by the next scheduled run."""
-    Change.objects.create(topic=topic)
+    broker be away just then, done by the next scheduled run.
+
+    Returns the change's id, with which `GET /orgs/{org}/gateways?change=` tells where it has arrived.
+    """
+    change = Change.objects.create(topic=topic)
     transaction.on_commit(_ask_to_publish)
+    return change.pk
 
 
 def _ask_to_publish() -> None:

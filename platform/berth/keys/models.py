@@ -24,6 +24,7 @@ class ApiKey(OrgOwned):
     deployment_ids = ArrayField(models.UUIDField(), null=True, blank=True)  # null: every deployment of the organisation
     created_by = models.ForeignKey(User, on_delete=models.PROTECT, related_name="+")
     expires_at = models.DateTimeField(null=True, blank=True)
+    last_used_at = models.DateTimeField(null=True, blank=True)  # moved forward by metering when usage arrives
     revoked_at = models.DateTimeField(null=True, blank=True)
     revoked_by = models.ForeignKey(User, null=True, blank=True, on_delete=models.PROTECT, related_name="+")
 

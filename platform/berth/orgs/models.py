@@ -93,3 +93,20 @@ class Invitation(OrgOwned):
 
     def __str__(self) -> str:
         return str(self.pk)
+
+
+class IdempotentAnswer(models.Model):
+    """What a creating POST answered, sealed, so that the same request sent again creates nothing (berth.orgs.idempotency)."""
+
+    id = models.BigAutoField(primary_key=True)
+    digest = models.BinaryField(max_length=32, unique=True)  # of user, method, address and the client's key
+    user = models.ForeignKey(User, on_delete=models.CASCADE, related_name="+")
+    body_digest = models.BinaryField(max_length=32, null=True)
+    answer = models.BinaryField(null=True)  # null: not answered yet
+    created_at = models.DateTimeField(auto_now_add=True)
+
+    class Meta:
+        indexes = [models.Index(fields=["user", "created_at"], name="idempotent_by_user_age")]
+
+    def __str__(self) -> str:
+        return str(self.pk)

@@ -1,0 +1,174 @@
+"""Plain typed builders for the control plane's tests. Each makes one row with sensible values; anything can be overridden.
+
+    org = make.org()                      # "org-1", without members
+    owner = make.member(org, "owner")     # with a user of their own
+    client = make.client(owner.user)      # a signed-in django.test.Client that speaks JSON
+    key, secret = make.key(owner)
+    deployment = make.deployment(org)     # with model, version, artefact, revision
+    make.usage_event(deployment, key, prompt_tokens=12, completion_tokens=3)
+
+What is made here skips the services on purpose: it gives tests a state, not an act.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+from datetime import UTC, datetime
+from typing import Any
+
+from django.test import Client
+
+from berth.catalog.models import Artefact, ArtefactFile, Model, ModelVersion
+from berth.deployments.models import Deployment, Replica, Revision, State
+from berth.keys.models import ApiKey
+from berth.keys.secret import new_secret
+from berth.metering.models import UsageEvent
+from berth.orgs.models import Member, Organisation, User
+from berth.orgs.tenancy import new_id
+
+NOON = datetime(2026, 11, 30, 12, 0, tzinfo=UTC)  # a fixed instant for tests that need one
+PASSWORD = "correct horse battery staple"  # what `user(password=PASSWORD)` is usually given
+
+_numbers = itertools.count(1)
+
+
+def user(email: str | None = None, *, name: str = "", password: str | None = None, operator: bool = False) -> User:
+    """Without a password nobody can sign in by form; `client()` does not need one (and hashing takes its time)."""
+    address = email or f"user-{next(_numbers)}@example.org"
+    return User.objects.create_user(address, password, name=name, is_operator=operator)
+
+
+def org(slug: str | None = None, **fields: Any) -> Organisation:
+    slug = slug or f"org-{next(_numbers)}"
+    return Organisation.objects.create(**{"slug": slug, "name": f"Organisation {slug}"} | fields)
+
+
+def member(organisation: Organisation, role: str = "developer", person: User | None = None) -> Member:
+    return Member.objects.create(org=organisation, user=person or user(), role=role)
+
+
+def client(person: User | None = None, **options: Any) -> Client:
+    """A signed-in client. Send JSON as `client.post(url, data, "application/json")`."""
+    made = Client(**options)
+    if person is not None:
+        made.force_login(person)
+    return made
+
+
+def key(maker: Member, **fields: Any) -> tuple[ApiKey, str]:
+    """The key and its secret. It belongs to the maker's organisation."""
+    secret = new_secret()
+    values = {
+        "org": maker.org,
+        "name": f"key-{next(_numbers)}",
+        "digest": secret.digest,
+        "hint": secret.hint,
+        "scopes": ["inference"],
+        "created_by": maker.user,
+    }
+    return ApiKey.objects.create(**values | fields), secret.text
+
+
+def model(organisation: Organisation, name: str | None = None, **fields: Any) -> Model:
+    return Model.objects.create(org=organisation, name=name or f"model-{next(_numbers)}", **fields)
+
+
+def version(owner: Model, number: int = 1, **fields: Any) -> ModelVersion:
+    values = {
+        "org": owner.org,
+        "model": owner,
+        "number": number,
+        "source": "sample",
+        "facts": {"architecture": "llama", "parameters": 134_515_008, "context_length": 8192, "layers": 30},
+    }
+    return ModelVersion.objects.create(**values | fields)
+
+
+def artefact(of: ModelVersion, **fields: Any) -> Artefact:
+    """With one file of that size; its content is not in the store."""
+    values = {
+        "org": of.org,
+        "version": of,
+        "format": "gguf",
+        "quantization": "Q4_1",
+        "engines": ["llamacpp"],
+        "size": 98_000_000,
+        "facts": {},
+    }
+    made = Artefact.objects.create(**values | fields)
+    digest = hashlib.sha256(made.pk.bytes).hexdigest()
+    ArtefactFile.objects.create(
+        org=of.org, artefact=made, name="model.gguf", role="weights", size=made.size, sha256=digest
+    )
+    return made
+
+
+def deployment(organisation: Organisation, name: str | None = None, **fields: Any) -> Deployment:
+    """Ready, with its first revision, but without a replica."""
+    values = {"org": organisation, "name": name or f"deployment-{next(_numbers)}", "state": State.READY}
+    made = Deployment.objects.create(**values | fields)
+    made.revision = revision(made)
+    made.save(update_fields=["revision"])
+    return made
+
+
+def revision(of: Deployment, number: int = 1, **fields: Any) -> Revision:
+    """Of a model made for it unless `artefact` is given."""
+    files = fields.pop("artefact", None) or artefact(version(model(of.org)))
+    values = {
+        "org": of.org,
+        "deployment": of,
+        "number": number,
+        "version": files.version,
+        "artefact": files,
+        "engine": "llamacpp",
+        "tier": "cpu",
+        "context_length": 2048,
+        "slots": 2,
+        "threads": 2,
+        "memory": 400_000_000,
+        "needs": {},
+        "plan": {},
+    }
+    return Revision.objects.create(**values | fields)
+
+
+def replica(of: Deployment, ordinal: int = 0, **fields: Any) -> Replica:
+    """Ready, at an address where nothing listens."""
+    values = {
+        "org": of.org,
+        "deployment": of,
+        "revision": of.revision,
+        "name": f"{of.pk}-1-{ordinal}-{next(_numbers)}",
+        "ordinal": ordinal,
+        "phase": "ready",
+        "host": "127.0.0.1",
+        "port": 9,
+        "ready_at": NOON,
+    }
+    return Replica.objects.create(**values | fields)
+
+
+def usage_event(of: Deployment, by: ApiKey, **fields: Any) -> UsageEvent:
+    """A plain request that went well."""
+    values = {
+        "id": new_id(),
+        "org": of.org,
+        "gateway": "gw-1",
+        "key_id": by.pk,
+        "deployment_id": of.pk,
+        "revision": 1,
+        "endpoint": "chat/completions",
+        "stream": False,
+        "accepted_at": NOON,
+        "duration_ms": 120.0,
+        "outcome": "ok",
+        "status": 200,
+        "counted_by": "engine",
+        "prompt_tokens": 10,
+        "cached_tokens": 0,
+        "completion_tokens": 5,
+        "reasoning_tokens": 0,
+    }
+    return UsageEvent.objects.create(**values | fields)

@@ -126,11 +126,11 @@ class Postgres:
             waited = time.monotonic() - begun
             if self.process is not None and self.process.poll() is not None:
                 if waited > LOCK_PATIENCE:
-                    raise HostError(_why(log, f"PostgreSQL ended with code {self.process.returncode} while starting."))
+                    raise HostError(why(log, f"PostgreSQL ended with code {self.process.returncode} while starting."))
                 time.sleep(0.2)
                 self.spawn(log)
             elif waited > patience:
-                raise HostError(_why(log, f"PostgreSQL did not accept connections within {patience:.0f} s."))
+                raise HostError(why(log, f"PostgreSQL did not accept connections within {patience:.0f} s."))
             time.sleep(0.02)
 
     def ready(self) -> bool:
@@ -227,7 +227,7 @@ def _environment() -> dict[str, str]:
     return {"PATH": os.environ.get("PATH", "/usr/bin:/bin"), "LC_ALL": "C.UTF-8", "TZ": "UTC"}
 
 
-def _why(log: Path | None, sentence: str) -> str:
+def why(log: Path | None, sentence: str) -> str:
     """The sentence, with the server's own last words where a log has them."""
     if log is None or not log.exists():
         return sentence

@@ -1,0 +1,117 @@
+"""From deployments and their replicas to routes: what a request for a name meets."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+from datetime import datetime
+from statistics import median
+from uuid import UUID
+
+from django.db.models import F, Q
+
+from berth.deployments import models as rooms
+from berth.deployments.secrets import replica_secret
+from berth_gateway.contract import Replica, Route, RouteState
+
+_STARTING_PHASES = frozenset({"fetching", "verifying", "loading", "warming"})
+_STARTING_STATES = frozenset({rooms.State.QUEUED, rooms.State.STARTING, rooms.State.UPDATING})
+_HISTORY = 200  # latest starts that say how long one usually takes
+
+
+def route_state(state: str, desired: str, *, any_ready: bool, any_starting: bool) -> RouteState:
+    """What a request meets. A replica that answers serves in every state but a wanted pause: an update drops nothing."""
+    if desired == rooms.Desired.PAUSED:
+        return RouteState.PAUSED
+    if any_ready:
+        return RouteState.READY
+    if state == rooms.State.FAILED:
+        return RouteState.UNAVAILABLE
+    if any_starting or state in _STARTING_STATES:
+        return RouteState.LOADING
+    # Wanted to run again after a pause, but the reconciler has not looked yet: it is about to start.
+    return RouteState.LOADING if state in {rooms.State.PAUSED, rooms.State.STOPPING} else RouteState.UNAVAILABLE
+
+
+def build_routes(now: datetime) -> tuple[Route, ...]:
+    """Routes of every deployment that is not being deleted, by name."""
+    # Replicas before deployments: one that appears in between belongs to a change that is still to be published.
+    replicas: dict[UUID, list[rooms.Replica]] = defaultdict(list)
+    living = rooms.Replica.objects.across_orgs("the snapshot tells gateways of every replica").filter(ended_at=None)
+    for replica in living.select_related("revision__version").order_by("deployment_id", "ordinal", "name"):
+        replicas[replica.deployment_id].append(replica)
+    usual = _usual_seconds()
+    deployments = (
+        rooms.Deployment.objects.across_orgs("the snapshot tells gateways of every deployment")
+        .exclude(Q(state=rooms.State.DELETED) | Q(desired=rooms.Desired.DELETED))
+        .exclude(revision=None)
+        .select_related("org", "revision__version")
+        .order_by("org__slug", "name")
+    )
+    return tuple(
+        _route(deployment, replicas[deployment.pk], usual.get(deployment.pk), now) for deployment in deployments
+    )
+
+
+def _route(deployment: rooms.Deployment, replicas: list[rooms.Replica], usual: float | None, now: datetime) -> Route:
+    ready = _serving(replica for replica in replicas if replica.phase == "ready" and replica.port is not None)
+    starting = [replica for replica in replicas if replica.phase in _STARTING_PHASES]
+    state = route_state(deployment.state, deployment.desired, any_ready=bool(ready), any_starting=bool(starting))
+    wanted = deployment.revision
+    if wanted is None:  # excluded by the query
+        raise ValueError("a route needs a revision")
+    # While revisions overlap, the route promises only what each of the serving ones can hold.
+    revisions = {replica.revision_id: replica.revision for replica in ready} or {wanted.pk: wanted}
+    newest = max(revisions.values(), key=lambda revision: revision.number)
+    chat = all(bool(revision.version.facts.get("has_chat_template")) for revision in revisions.values())
+    name = f"{deployment.org.slug}/{deployment.name}"
+    return Route(
+        name=name,
+        org_id=str(deployment.org_id),
+        deployment_id=str(deployment.pk),
+        revision=newest.number,
+        state=state,
+        engine=newest.engine,
+        engine_model=name,
+        endpoints=("chat/completions", "completions") if chat else ("completions",),
+        context_length=min(revision.context_length for revision in revisions.values()),
+        created=int(deployment.created_at.timestamp()),
+        replicas=tuple(
+            Replica(name=each.name, host=each.host, port=each.port or 0, secret=replica_secret(each.name))
+            for each in ready
+            if state is RouteState.READY
+        ),
+        ready_in_seconds=_time_left(starting, usual, now) if state is RouteState.LOADING else None,
+    )
+
+
+def _serving(ready: Iterable[rooms.Replica]) -> list[rooms.Replica]:
+    """Ready replicas that speak alike: the newest revision's engine decides, others of that engine serve on during an update."""
+    replicas = list(ready)
+    if not replicas:
+        return []
+    engine = max(replicas, key=lambda replica: replica.revision.number).revision.engine
+    return [replica for replica in replicas if replica.revision.engine == engine]
+
+
+def _time_left(starting: list[rooms.Replica], usual: float | None, now: datetime) -> int | None:
+    """Seconds until the replica that began first is usually ready, at least 1. None when no start was ever measured."""
+    if usual is None:
+        return None
+    elapsed = max(((now - replica.started_at).total_seconds() for replica in starting), default=0.0)
+    return max(1, round(usual - elapsed))
+
+
+def _usual_seconds() -> dict[UUID, float]:
+    """Median seconds from start to ready, by deployment."""
+    starts: dict[UUID, list[float]] = defaultdict(list)
+    history = (
+        rooms.Replica.objects.across_orgs("how long starts usually take, for the snapshot")
+        .exclude(ready_at=None)
+        .annotate(took=F("ready_at") - F("started_at"))
+        .order_by("-id")
+        .values_list("deployment_id", "took")[:_HISTORY]
+    )
+    for deployment_id, took in history:
+        starts[deployment_id].append(max(0.0, took.total_seconds()))
+    return {deployment_id: median(values) for deployment_id, values in starts.items()}

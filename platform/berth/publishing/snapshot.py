@@ -1,0 +1,82 @@
+"""What gateways may know, read from the tables."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from urllib.parse import urlsplit
+from uuid import UUID
+
+from django.conf import settings
+from django.db.models import Q
+
+from berth.keys.models import ApiKey, KeyKind
+from berth.orgs.models import Organisation
+from berth.publishing.routes import build_routes
+from berth_gateway.contract import SNAPSHOT_FORMAT, KeyInfo, OrgInfo, Snapshot
+
+EXPIRED_KEPT = timedelta(days=30)  # so that the answer can say "expired"
+EXPIRED_PLAYGROUND_KEPT = timedelta(hours=1)  # the dashboard makes one every 15 minutes and asks for another by itself
+
+
+def build(*, epoch: UUID, version: int, now: datetime) -> Snapshot:
+    """The whole snapshot as of the calling transaction. Several statements may each see a different moment; what commits in
+    between announces a change of its own and is in the next version. Organisations are read last, so that no key or route
+    names one that is missing."""
+    keys = _keys(now)
+    routes = build_routes(now)
+    return Snapshot(
+        format=SNAPSHOT_FORMAT,
+        epoch=str(epoch),
+        version=version,
+        issued_at=int(now.timestamp()),
+        orgs=_orgs(),
+        keys=keys,
+        routes=routes,
+    )
+
+
+def _keys(now: datetime) -> tuple[KeyInfo, ...]:
+    playground = Q(kind=KeyKind.PLAYGROUND)
+    rows = (
+        ApiKey.objects.across_orgs("the snapshot tells gateways of every key")
+        .filter(revoked_at=None)
+        .filter(
+            Q(expires_at=None)
+            | (~playground & Q(expires_at__gt=now - EXPIRED_KEPT))
+            | (playground & Q(expires_at__gt=now - EXPIRED_PLAYGROUND_KEPT))
+        )
+        .order_by("id")
+        .values_list("digest", "id", "org_id", "scopes", "deployment_ids", "expires_at")
+    )
+    return tuple(
+        KeyInfo(
+            digest=bytes(digest),
+            key_id=str(key_id),
+            org_id=str(org_id),
+            scopes=tuple(scopes),
+            deployment_ids=None if deployments is None else tuple(str(each) for each in deployments),
+            expires_at=None if expires_at is None else int(expires_at.timestamp()),
+        )
+        for digest, key_id, org_id, scopes, deployments, expires_at in rows
+    )
+
+
+def _orgs() -> tuple[OrgInfo, ...]:
+    origins = dashboard_origins(settings.PUBLIC_URL)
+    rows = Organisation.objects.order_by("slug").values_list("id", "slug", "suspended_at")
+    return tuple(
+        OrgInfo(org_id=str(org_id), slug=slug, suspended=suspended_at is not None, origins=origins)
+        for org_id, slug, suspended_at in rows
+    )
+
+
+def dashboard_origins(public_url: str) -> tuple[str, ...]:
+    """The dashboard's browser origin; on this machine also its twin, as people open either."""
+    parts = urlsplit(public_url)
+    twins = {"127.0.0.1": "localhost", "localhost": "127.0.0.1"}
+    origin = f"{parts.scheme}://{parts.netloc}"
+    twin = twins.get(parts.hostname or "")
+    if twin is None:
+        return (origin,)
+    port = "" if parts.port is None else f":{parts.port}"
+    return (origin, f"{parts.scheme}://{twin}{port}")

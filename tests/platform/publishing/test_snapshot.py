@@ -1,0 +1,138 @@
+"""What gateways get to know."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+
+from berth.deployments.models import Desired, State
+from berth.deployments.secrets import replica_secret
+from berth.orgs.tenancy import new_id
+from berth.publishing.routes import route_state
+from berth.publishing.snapshot import build, dashboard_origins
+from berth_gateway.contract import RouteState, Snapshot
+from tests import make
+
+pytestmark = pytest.mark.django_db
+NOW = make.NOON
+
+
+def snapshot() -> Snapshot:
+    return build(epoch=new_id(), version=1, now=NOW)
+
+
+def test_keys_active_expired_and_revoked() -> None:
+    owner = make.member(make.org(), "owner")
+    active, _ = make.key(owner, deployment_ids=[new_id()])
+    expired, _ = make.key(owner, expires_at=NOW - timedelta(days=29))
+    make.key(owner, expires_at=NOW - timedelta(days=31))
+    make.key(owner, revoked_at=NOW)
+    playing, _ = make.key(owner, kind="playground", expires_at=NOW + timedelta(minutes=15))
+    make.key(owner, kind="playground", expires_at=NOW - timedelta(hours=2))
+
+    found = {key.key_id: key for key in snapshot().keys}
+
+    assert found.keys() == {str(active.pk), str(expired.pk), str(playing.pk)}
+    assert found[str(active.pk)].deployment_ids == (str(active.deployment_ids[0]),)
+    assert found[str(active.pk)].digest == bytes(active.digest)
+    assert found[str(active.pk)].expires_at is None
+    assert found[str(expired.pk)].expires_at == int(expired.expires_at.timestamp())
+
+
+def test_suspended_organisations_are_told() -> None:
+    make.org("sound")
+    make.org("owing", suspended_at=NOW)
+    assert {org.slug: org.suspended for org in snapshot().orgs} == {"sound": False, "owing": True}
+
+
+def test_origins_are_the_dashboard_and_its_loopback_twin() -> None:
+    assert dashboard_origins("http://127.0.0.1:8000") == ("http://127.0.0.1:8000", "http://localhost:8000")
+    assert dashboard_origins("http://localhost:81") == ("http://localhost:81", "http://127.0.0.1:81")
+    assert dashboard_origins("https://berth.example.org") == ("https://berth.example.org",)
+
+
+def test_a_ready_deployment_becomes_a_route_with_its_replicas() -> None:
+    org = make.org("acme")
+    deployment = make.deployment(org, "bot")
+    first, second = make.replica(deployment, 0), make.replica(deployment, 1, port=7001)
+    make.replica(deployment, 2, phase="loading", ready_at=None)
+    make.replica(deployment, 3, phase="draining")
+    make.replica(deployment, 4, ended_at=NOW)
+
+    (route,) = snapshot().routes
+
+    assert (route.name, route.state, route.org_id) == ("acme/bot", RouteState.READY, str(org.pk))
+    assert [replica.name for replica in route.replicas] == [first.name, second.name]
+    assert route.replicas[1].port == 7001
+    assert route.replicas[1].secret == replica_secret(second.name) != replica_secret(first.name)
+    assert route.context_length == 2048
+
+
+def test_chat_is_offered_only_with_a_chat_template() -> None:
+    org = make.org()
+    for name, facts in (("talks", {"has_chat_template": True}), ("writes", {})):
+        made = make.deployment(org, name)
+        version = made.revision.version
+        version.facts = facts
+        version.save()
+    assert {route.name.split("/")[1]: route.endpoints for route in snapshot().routes} == {
+        "talks": ("chat/completions", "completions"),
+        "writes": ("completions",),
+    }
+
+
+def test_while_revisions_overlap_all_serve_and_the_narrower_context_is_promised() -> None:
+    deployment = make.deployment(make.org())
+    old = make.replica(deployment, 0)
+    deployment.revision = make.revision(deployment, 2, context_length=512, artefact=deployment.revision.artefact)
+    deployment.state = State.UPDATING
+    deployment.save()
+    (route,) = snapshot().routes
+    assert (route.state, route.revision, route.context_length) == (RouteState.READY, 1, 2048)
+
+    new = make.replica(deployment, 0)
+    (route,) = snapshot().routes
+    assert {replica.name for replica in route.replicas} == {old.name, new.name}
+    assert (route.revision, route.context_length) == (2, 512)
+
+
+def test_paused_stays_known_and_deleted_disappears() -> None:
+    org = make.org()
+    make.deployment(org, "resting", desired=Desired.PAUSED, state=State.STOPPING)
+    make.deployment(org, "going", desired=Desired.DELETED, state=State.STOPPING)
+    make.deployment(org, "gone", desired=Desired.DELETED, state=State.DELETED)
+    (route,) = snapshot().routes
+    assert (route.name.split("/")[1], route.state, route.replicas) == ("resting", RouteState.PAUSED, ())
+
+
+def test_time_left_is_the_usual_start_less_what_has_passed() -> None:
+    deployment = make.deployment(make.org(), state=State.STARTING)
+    for took in (10, 20, 90):
+        ended = make.replica(deployment, 0, ended_at=NOW, phase="stopped")
+        type(ended).objects.for_org(deployment.org).filter(pk=ended.pk).update(
+            started_at=NOW - timedelta(days=1), ready_at=NOW - timedelta(days=1) + timedelta(seconds=took)
+        )
+    starting = make.replica(deployment, 1, phase="loading", ready_at=None)
+    type(starting).objects.for_org(deployment.org).filter(pk=starting.pk).update(started_at=NOW - timedelta(seconds=5))
+    (route,) = snapshot().routes
+    assert (route.state, route.ready_in_seconds) == (RouteState.LOADING, 15)
+
+
+@pytest.mark.parametrize(
+    ("state", "desired", "ready", "starting", "expected"),
+    [
+        (State.READY, Desired.RUNNING, True, False, RouteState.READY),
+        (State.FAILED, Desired.RUNNING, True, False, RouteState.READY),
+        (State.READY, Desired.PAUSED, True, False, RouteState.PAUSED),
+        (State.PAUSED, Desired.PAUSED, False, False, RouteState.PAUSED),
+        (State.QUEUED, Desired.RUNNING, False, False, RouteState.LOADING),
+        (State.PAUSED, Desired.RUNNING, False, False, RouteState.LOADING),
+        (State.DEGRADED, Desired.RUNNING, False, True, RouteState.LOADING),
+        (State.DEGRADED, Desired.RUNNING, False, False, RouteState.UNAVAILABLE),
+        (State.READY, Desired.RUNNING, False, False, RouteState.UNAVAILABLE),
+        (State.FAILED, Desired.RUNNING, False, True, RouteState.UNAVAILABLE),
+    ],
+)
+def test_route_state(state: str, desired: str, ready: bool, starting: bool, expected: RouteState) -> None:
+    assert route_state(state, desired, any_ready=ready, any_starting=starting) is expected

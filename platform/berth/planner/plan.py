@@ -1,0 +1,143 @@
+"""From model facts, needs and tiers to a plan: what runs, why, and why not the rest. Pure and deterministic.
+
+A candidate is one artefact on one engine and one tier. Each is either chosen or rejected with the first reason that speaks
+against it. What does not fit is never chosen, pinned or not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from decimal import Decimal
+
+from berth.catalog.facts import ModelFacts
+from berth.planner.changes import suggest_changes
+from berth.planner.explain import Reason, reason, size
+from berth.planner.judge import candidates, judge, possible
+from berth.planner.needs import DEFAULT_CONTEXT, Needs, Pins
+from berth.planner.shapes import PLAN_FORMAT, Candidate, Choice, Fit, Plan, PlanArtefact, Predicted, Question, Rejected
+from berth.planner.tiers import Tier
+
+
+def plan(
+    model: ModelFacts,
+    artefacts: Sequence[PlanArtefact],
+    needs: Needs,
+    tiers: Sequence[Tier],
+    pins: Pins | None = None,
+    *,
+    replicas: int = 1,
+) -> Plan:
+    """The best plan, or none with what would have to change."""
+    question = Question(model, tuple(artefacts), needs, tuple(tiers), pins or Pins(), replicas)
+    fits: list[Fit] = []
+    rejected: list[Rejected] = []
+    for candidate in candidates(question):
+        match judge(question, candidate):
+            case Fit() as fit:
+                fits.append(fit)
+            case Reason() as why:
+                rejected.append(_rejected(candidate, why))
+    if not fits:
+        return Plan(PLAN_FORMAT, False, None, tuple(rejected), suggest_changes(question, possible))
+    best, *others = sorted(fits, key=_preference)
+    rejected += [_rejected(fit.candidate, _why_not(fit, best)) for fit in others]
+    return Plan(PLAN_FORMAT, True, _choice(question, best), tuple(rejected), ())
+
+
+def _preference(fit: Fit) -> tuple[bool, Decimal, float, int, float, tuple[str, str, str]]:
+    """Cheapest first (what has no price comes last), then most bits, most context, fastest; the names break ties."""
+    price = fit.candidate.tier.price_per_hour
+    speed = fit.speed.value if fit.speed else 0.0
+    return (price is None, price or Decimal(0), -fit.bits, -fit.context_length, -speed, fit.candidate.order)
+
+
+def _why_not(fit: Fit, best: Fit) -> Reason:
+    mine, chosen = fit.candidate, best.candidate
+    if _preference(fit)[:2] != _preference(best)[:2]:
+        return reason(
+            "dearer",
+            f"It fits, but {chosen.tier.key} costs less.",
+            price=mine.tier.price_per_hour,
+            chosen=chosen.tier.price_per_hour,
+        )
+    if fit.bits != best.bits:
+        return reason(
+            "lower_quality",
+            f"It fits, but {chosen.artefact.facts.quantization} keeps {best.bits:.1f} bits a weight instead of {fit.bits:.1f} at the "
+            "same price.",
+            bits=round(fit.bits, 2),
+            chosen=round(best.bits, 2),
+        )
+    if fit.context_length != best.context_length:
+        return reason(
+            "shorter_context",
+            f"It fits, but only with {fit.context_length:,} tokens of context instead of {best.context_length:,}.",
+            context_length=fit.context_length,
+            chosen=best.context_length,
+        )
+    return reason("no_better", "It fits too, and is not better in anything that was asked for.")
+
+
+def _rejected(candidate: Candidate, why: Reason) -> Rejected:
+    return Rejected(
+        engine=candidate.engine,
+        artefact_id=candidate.artefact.id,
+        quantization=candidate.artefact.facts.quantization,
+        tier=candidate.tier.key,
+        code=why.code,
+        message=why.message,
+        params=why.params,
+    )
+
+
+def _choice(question: Question, fit: Fit) -> Choice:
+    candidate, tier = fit.candidate, fit.candidate.tier
+    price = tier.price_per_hour
+    return Choice(
+        engine=candidate.engine,
+        artefact_id=candidate.artefact.id,
+        quantization=candidate.artefact.facts.quantization,
+        size=candidate.artefact.size,
+        tier=tier.key,
+        context_length=fit.context_length,
+        slots=fit.slots,
+        threads=tier.threads,
+        replicas=question.replicas,
+        memory=fit.memory,
+        predicted=Predicted(fit.speed),
+        price_per_hour=None if price is None else price * question.replicas,
+        reasons=tuple(_reasons(question, fit)),
+    )
+
+
+def _reasons(question: Question, fit: Fit) -> Iterator[Reason]:
+    memory, tier = fit.memory, fit.candidate.tier
+    yield reason(
+        "fits_memory",
+        f"A replica needs {size(memory.total)} of the {size(memory.available)} that {tier.key} has for it.",
+        needed=memory.total,
+        available=memory.available,
+    )
+    asked = question.pins.context_length or question.needs.context_length
+    if asked is None:
+        most = min(question.model.context_length, DEFAULT_CONTEXT)
+        code = "context_default" if fit.context_length == most else "context_shrunk"
+        yield reason(
+            code,
+            f"{fit.context_length:,} tokens of context, "
+            + (
+                "because nothing else was asked for."
+                if code == "context_default"
+                else "the most that the memory allows."
+            ),
+            context_length=fit.context_length,
+        )
+    if tier.cores > 1:
+        yield reason(
+            "one_core_free",
+            f"{tier.threads} of {tier.cores} cores compute; one stays free, because engines collapse when they want all.",
+            threads=tier.threads,
+            cores=tier.cores,
+        )
+    if not question.model.has_chat_template:
+        yield reason("no_chat_template", "The model has no chat template: it answers /v1/completions only.")

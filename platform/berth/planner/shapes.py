@@ -1,0 +1,99 @@
+"""The shapes of planning: what is asked, what is weighed, and what comes out."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from typing import Final
+
+import msgspec
+
+from berth.catalog.facts import ArtefactFacts, ModelFacts
+from berth.planner.explain import Reason
+from berth.planner.memory import MemoryNeed
+from berth.planner.needs import Needs, Pins
+from berth.planner.performance import Estimate
+from berth.planner.tiers import Tier
+
+PLAN_FORMAT: Final = 1
+
+
+class PlanArtefact(msgspec.Struct, frozen=True):
+    """A file set that could be loaded."""
+
+    id: str
+    format: str
+    engines: tuple[str, ...]
+    size: int  # bytes on disk
+    facts: ArtefactFacts
+
+
+class Predicted(msgspec.Struct, frozen=True):
+    tokens_per_second: Estimate | None  # for each concurrent request
+
+
+class Choice(msgspec.Struct, frozen=True):
+    """Everything that a revision needs."""
+
+    engine: str
+    artefact_id: str
+    quantization: str
+    size: int
+    tier: str
+    context_length: int
+    slots: int
+    threads: int
+    replicas: int
+    memory: MemoryNeed  # for one replica
+    predicted: Predicted
+    price_per_hour: Decimal | None  # for all replicas
+    reasons: tuple[Reason, ...]
+
+
+class Rejected(msgspec.Struct, frozen=True):
+    engine: str
+    artefact_id: str
+    quantization: str
+    tier: str
+    code: str
+    message: str
+    params: dict[str, object]
+
+
+class Plan(msgspec.Struct, frozen=True):
+    format: int
+    fits: bool
+    choice: Choice | None
+    rejected: tuple[Rejected, ...]
+    changes: tuple[Reason, ...]  # each alone would make it fit; only when nothing does
+
+
+class Question(msgspec.Struct, frozen=True):
+    """All that a plan depends on."""
+
+    model: ModelFacts
+    artefacts: tuple[PlanArtefact, ...]
+    needs: Needs
+    tiers: tuple[Tier, ...]
+    pins: Pins
+    replicas: int = 1
+
+
+class Candidate(msgspec.Struct, frozen=True):
+    artefact: PlanArtefact
+    engine: str
+    tier: Tier
+
+    @property
+    def order(self) -> tuple[str, str, str]:
+        return (self.tier.key, self.artefact.id, self.engine)
+
+
+class Fit(msgspec.Struct, frozen=True):
+    """A candidate that meets everything, with the settings under which it does."""
+
+    candidate: Candidate
+    context_length: int
+    slots: int
+    memory: MemoryNeed
+    speed: Estimate | None
+    bits: float

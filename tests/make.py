@@ -23,7 +23,7 @@ from berth.catalog.models import Artefact, ArtefactFile, Model, ModelVersion
 from berth.deployments.models import Deployment, Replica, Revision, State
 from berth.keys.models import ApiKey
 from berth.keys.secret import new_secret
-from berth.metering.models import UsageEvent
+from berth.metering.models import PendingEvent, UsageEvent
 from berth.orgs.models import Member, Organisation, User
 from berth.orgs.tenancy import new_id
 
@@ -151,7 +151,7 @@ def replica(of: Deployment, ordinal: int = 0, **fields: Any) -> Replica:
 
 
 def usage_event(of: Deployment, by: ApiKey, **fields: Any) -> UsageEvent:
-    """A plain request that went well."""
+    """A plain request that went well, not rated yet."""
     values = {
         "id": new_id(),
         "org": of.org,
@@ -171,4 +171,6 @@ def usage_event(of: Deployment, by: ApiKey, **fields: Any) -> UsageEvent:
         "completion_tokens": 5,
         "reasoning_tokens": 0,
     }
-    return UsageEvent.objects.create(**values | fields)
+    made = UsageEvent.objects.create(**values | fields)
+    PendingEvent.objects.create(id=made.pk, org=made.org)
+    return made

@@ -1,4 +1,4 @@
-"""Views of this room."""
+"""Metering has no routes of its own: usage is shown with its cost and its names, which rooms above know (`berth.billing.api`)."""
 
 from django.urls import URLPattern
 

@@ -25,6 +25,7 @@ help: ## show what there is
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
 setup: $(VENV)/.stamp-run ## make the environment in .venv, nothing else (PYTHON=… chooses the interpreter)
+	@:
 
 up: setup dashboard ## start the platform; Ctrl-C stops it, the next `make up` resumes it
 	@exec $(PY) -m berth.host up

@@ -6,13 +6,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import redis
-import tests.settings
 
+import tests.settings
 from berth.host.postgres import Postgres
 from berth.host.valkey import Valkey
 
@@ -59,3 +60,14 @@ def _empty_valkey_for_database_tests(request: pytest.FixtureRequest) -> None:
     """Caches and queues of one test are not seen by the next."""
     if {"db", "transactional_db"} & set(request.fixturenames) or request.node.get_closest_marker("django_db"):
         request.getfixturevalue("valkey")
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """In CI nothing is left out: a skipped test is a failure there, unless it is about being another user."""
+    if os.environ.get("CI") != "true" or session.exitstatus != pytest.ExitCode.OK:
+        return
+    reporter = session.config.pluginmanager.get_plugin("terminalreporter")
+    skipped = [report for report in reporter.stats.get("skipped", []) if "only root" not in str(report.longrepr)]
+    if skipped:
+        reporter.write_line(f"{len(skipped)} tests were skipped, and in CI nothing is left out.", red=True)
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED

@@ -33,9 +33,15 @@ class Home:
         self.run = self.folder / "run"
         self.demo = self.folder / "demo.json"
         self.demo_pending = self.run / "demo.json"  # the same facts, before the model has answered
+        self.draft = self.run / "first-start.json"  # what the first start must not forget when it is interrupted
+        self.started = self.run / "started"  # marks that the first start came to its end
         self.lifeline = self.folder / "lifeline"
         self.running = self.run / "supervisor.json"
         self.timings = self.run / "timings.json"
+
+    @property
+    def started_before(self) -> bool:
+        return self.started.exists()
 
     def prepare(self) -> None:
         """Makes the folders and makes sure that there is room."""

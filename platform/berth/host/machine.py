@@ -87,7 +87,6 @@ class Machine:
             | ours
             | {
                 "BERTH_GATEWAY_NAME": secrets.GATEWAY_NAME,
-                "BERTH_GATEWAY_BIND": "127.0.0.1",
                 "BERTH_GATEWAY_PORT": str(self.gateway_port),
                 "BERTH_GATEWAY_DIR": str(self.home.gateway),
                 "BERTH_SNAPSHOT_PUBLIC_KEY_FILE": str(self.secrets / secrets.SNAPSHOT_PUBLIC_KEY),
@@ -124,15 +123,23 @@ class Machine:
         web += ["--timeout-graceful-shutdown", "3", "--no-proxy-headers"]
         worker = [sys.executable, "-m", "berth.host.worker", str(self.home.run / "celerybeat-schedule")]
         gateway = [sys.executable, "-m", "berth_gateway"]
-        return [
+        programs = [
             self._program("worker", "the worker", worker, self.environment(), ready=lambda: True),
             self._program(
-                "web", "the dashboard and management API", web, self.environment(), ready=lambda: answers(self.web_port)
+                "web",
+                "the dashboard and management API",
+                web,
+                self.environment(),
+                ready=lambda: answers(self.web_port, "/api/v1/health"),
             ),
             self._program(
                 "gateway", "the gateway", gateway, self.gateway_environment(), ready=lambda: answers(self.gateway_port)
             ),
         ]
+        # Requests in progress may go on for as long as the gateway is told to let them.
+        drain = self.environ.get("BERTH_GATEWAY_DRAIN_SECONDS", "")
+        programs[-1].patience = 10.0 + (float(drain) if drain.isdigit() else 30.0)
+        return programs
 
     def first_run(self) -> subprocess.Popen[bytes]:
         """Starts the program that migrates and makes the first organisation; it tells its progress on standard output."""
@@ -167,14 +174,15 @@ def _number(name: str, environ: Mapping[str, str]) -> int:
     return int(text)
 
 
-def answers(port: int) -> bool:
-    """Whether an HTTP server answers there, with whatever status."""
+def answers(port: int, path: str = "/") -> bool:
+    """Whether an HTTP server answers there, with anything but a fault of its own (500)."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=2)
     try:
-        connection.request("GET", "/healthz")
-        connection.getresponse().read()
+        connection.request("GET", path)
+        response = connection.getresponse()
+        response.read()
     except (OSError, http.client.HTTPException):
         return False
     finally:
         connection.close()
-    return True
+    return response.status != 500

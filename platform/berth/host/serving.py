@@ -70,7 +70,7 @@ for chunk in client.chat.completions.create(
 def welcome(facts: Mapping[str, Any], home: str, *, first: bool) -> str:
     """What `make up` ends with. The password and the key are shown by the first start alone."""
     lines = ["", "Berth is running.", "", f"  Dashboard   {facts['dashboard_url']}"]
-    if first:
+    if first and facts.get("password"):
         lines += [f"  E-mail      {facts['email']}", f"  Password    {facts['password']}  (one-time: change it soon)"]
     lines.append(f"  API base    {facts['api_base']}")
     if facts.get("model"):
@@ -79,7 +79,8 @@ def welcome(facts: Mapping[str, Any], home: str, *, first: bool) -> str:
             lines.append(f"  API key     {facts['api_key']}")
     lines.append("")
     if first and facts.get("api_key"):
-        lines += ["Try it from a shell, or from Python with the openai package:", "", snippets(facts)]
+        lines += ["Try it from a shell, or from Python with the openai package:", "", snippets(facts), ""]
     where = "The same facts are" if first else "The first password and key are"
-    lines += [f"{where} in {home}/demo.json. Data and logs are in {home}. Ctrl-C stops everything.", ""]
+    known = f"{where} in {home}/demo.json. " if "email" in facts else ""
+    lines += [f"{known}Data and logs are in {home}. Ctrl-C stops everything.", ""]
     return "\n".join(lines)

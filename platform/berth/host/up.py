@@ -100,15 +100,17 @@ class Up:
             step.outcome = "ready"
 
     def _serve(self, begun: float) -> None:
-        first = not self.home.demo.exists()
+        first = not self.home.started_before
         facts = self._facts() or {}
-        if facts.get("model"):
+        if facts.get("model") and facts.get("api_key"):
             with self.progress.step(f"First answer of {facts['model']}", usual=8) as step:
                 answer = self._await_model(step, facts, MODEL_PATIENCE if first else RESUME_PATIENCE)
             if not answer.ok:
                 self.progress.say(_no_answer(facts, answer))
         if first:
             self.home.demo_pending.replace(self.home.demo)
+            self.home.started.touch(mode=0o600)
+            self.home.draft.unlink(missing_ok=True)
         self.home.write(self.home.timings, dict(self.progress.timings))
         self.progress.say(welcome(facts, str(self.home.folder), first=first))
         self.progress.say(f"Started in {time.monotonic() - begun:.1f} s.")
@@ -157,6 +159,8 @@ class Up:
                         open_step.pop_all().close()
                     elif "migrated" in message:
                         self._launch_programs()
+                    elif "note" in message:
+                        self.progress.say(message["note"])
                     elif "error" in message:
                         failed.append(message["error"])
                         raise HostError(message["error"])
@@ -193,7 +197,7 @@ class Up:
     def _facts(self) -> dict[str, Any] | None:
         """What the first start decided, or None before it."""
         facts = self.home.read(self.home.demo) or self.home.read(self.home.demo_pending)
-        if not facts:
+        if not facts and not self.home.started_before:
             return None
         # The addresses are today's settings, not those of the first start.
         return facts | {"dashboard_url": self.machine.dashboard_url, "api_base": self.machine.api_base}

@@ -115,7 +115,11 @@ CACHES = {
         "BACKEND": "django.core.cache.backends.redis.RedisCache",
         "LOCATION": REDIS_URL,
         "KEY_PREFIX": "berth:cache",
-        "OPTIONS": {"socket_connect_timeout": 1, "socket_timeout": 2},
+        "OPTIONS": {
+            "serializer": "berth.web.cache.JsonSerializer",
+            "socket_connect_timeout": 1,
+            "socket_timeout": 2,
+        },
     }
 }
 
@@ -162,13 +166,14 @@ ACCOUNT_USER_MODEL_USERNAME_FIELD = None
 ACCOUNT_LOGIN_METHODS = {"email"}
 ACCOUNT_SIGNUP_FIELDS = ["email*", "password1*"]
 ACCOUNT_EMAIL_VERIFICATION = "none"  # there is no mail server on one machine; members come by invitation
+ACCOUNT_RATE_LIMITS = {"login": "60/m/ip", "login_failed": "60/15m/ip,20/15m/key"}  # key: the account
 ACCOUNT_ADAPTER = "berth.orgs.accounts.AccountAdapter"
 HEADLESS_ONLY = True
 HEADLESS_CLIENTS = ("browser",)
 HEADLESS_FRONTEND_URLS: dict[str, str] = {}
 
 REST_FRAMEWORK = {
-    "DEFAULT_AUTHENTICATION_CLASSES": ["rest_framework.authentication.SessionAuthentication"],
+    "DEFAULT_AUTHENTICATION_CLASSES": ["berth.web.auth.Session"],
     "DEFAULT_PERMISSION_CLASSES": ["berth.web.auth.DenyByDefault"],
     "DEFAULT_PARSER_CLASSES": ["rest_framework.parsers.JSONParser"],
     "DEFAULT_RENDERER_CLASSES": ["rest_framework.renderers.JSONRenderer"],
@@ -177,6 +182,8 @@ REST_FRAMEWORK = {
     "EXCEPTION_HANDLER": "berth.web.errors.exception_handler",
     "UNAUTHENTICATED_USER": "django.contrib.auth.models.AnonymousUser",
     "COERCE_DECIMAL_TO_STRING": True,
+    "DEFAULT_METADATA_CLASS": None,
+    "NUM_PROXIES": 0,  # forwarded addresses are the web server's business
 }
 SPECTACULAR_SETTINGS = {
     "TITLE": "Berth management API",
@@ -185,6 +192,15 @@ SPECTACULAR_SETTINGS = {
     "SCHEMA_PATH_PREFIX": "/api/v1",
     "COMPONENT_SPLIT_REQUEST": True,
     "ENUM_GENERATE_CHOICE_DESCRIPTION": False,
+    "ENUM_NAME_OVERRIDES": {
+        "KeyKindEnum": "berth.keys.models.KeyKind",
+        "NewKeyKindEnum": [("member", "member"), ("service", "service")],
+        "RoleEnum": "berth.orgs.models.Role",
+    },
+    "POSTPROCESSING_HOOKS": [
+        "drf_spectacular.hooks.postprocess_schema_enums",
+        "berth.web.openapi.add_hand_written",
+    ],
 }
 
 CELERY_BROKER_URL = REDIS_URL

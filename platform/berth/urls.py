@@ -17,7 +17,7 @@ api = [
 
 urlpatterns = [
     path("api/v1/", include(api)),
-    path("api/v1/auth/", include("allauth.headless.urls")),
+    path("api/v1/auth/", include("berth.orgs.signin")),
     re_path(r"^(?!api/|assets/).*$", dashboard),
 ]
 

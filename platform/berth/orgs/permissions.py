@@ -63,3 +63,11 @@ def allows(role: str, action: Action) -> bool:
 def actions_of(role: str) -> list[Action]:
     """In the table's order, for `GET /me`."""
     return [action for action in Action if allows(role, action)]
+
+
+_RANK = {Role.OWNER: 3, Role.ADMIN: 2, Role.DEVELOPER: 1, Role.BILLING: 1, Role.VIEWER: 1}
+
+
+def may_grant(own: str, role: str) -> bool:
+    """Whether `role` is not above `own`. Developer, billing and viewer stand beside each other."""
+    return _RANK[Role(role)] <= _RANK[Role(own)]

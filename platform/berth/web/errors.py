@@ -6,17 +6,23 @@
 from __future__ import annotations
 
 import logging
+import sys
 from typing import Any
 
 from django.core.exceptions import PermissionDenied
 from django.db import InterfaceError, OperationalError
 from django.http import Http404, HttpRequest, JsonResponse
+from redis.exceptions import ConnectionError as ValkeyConnectionError
+from redis.exceptions import TimeoutError as ValkeyTimeoutError
 from rest_framework import exceptions
 from rest_framework.response import Response
 
 from berth.web.request_id import request_id
 
 log = logging.getLogger(__name__)
+
+# A service of ours is away for the moment: 503, never 500, and never the fault of whoever asks.
+AWAY = (OperationalError, InterfaceError, ValkeyConnectionError, ValkeyTimeoutError)
 
 
 class ApiError(Exception):
@@ -92,25 +98,49 @@ def exception_handler(error: Exception, context: dict[str, Any]) -> Response | N
             return Response(body(request, "invalid", message, field=field), status=400)
         case exceptions.APIException():
             return _drf(error, request)
-        case OperationalError() | InterfaceError():
-            log.error("database_unavailable", extra={"request_id": request_id(request), "reason": type(error).__name__})
-            return unavailable(request)
+        case _ if isinstance(error, AWAY):
+            return unavailable(request, error)
     return None
 
 
-def unavailable(request: object) -> Response:
-    message = "The database does not answer just now. Deployed models keep serving; try again in a few seconds."
-    return Response(body(request, "unavailable", message), status=503, headers={"Retry-After": "2"})
+def unavailable(request: object, error: BaseException) -> Response:
+    return Response(_away(request, error), status=503, headers={"Retry-After": "2"})
+
+
+def _away(request: object, error: BaseException) -> dict[str, Any]:
+    service = "database" if isinstance(error, OperationalError | InterfaceError) else "broker"
+    log.error(
+        "service_unavailable",
+        extra={"request_id": request_id(request), "kind": service, "reason": type(error).__name__},
+    )
+    what = {"database": "The database", "broker": "The message broker (Valkey)"}[service]
+    message = f"{what} does not answer just now. Deployed models keep serving; try again in a few seconds."
+    return body(request, "unavailable", message, params={"service": service})
+
+
+_CODES = {
+    "not_authenticated": "signed_out",
+    "authentication_failed": "signed_out",
+    "permission_denied": "permission.denied",
+}
+_MESSAGES = {
+    "signed_out": "You are not signed in, or your session has ended. Sign in and try again.",
+    "permission.denied": "You may not do this.",
+    "parse_error": "The body is not valid JSON. Check it and send it again.",
+    "unsupported_media_type": "Send the body as JSON, with Content-Type: application/json.",
+    "throttled": "Too many tries. Wait as long as the Retry-After header says, then try again.",
+}
 
 
 def _drf(error: exceptions.APIException, request: object) -> Response:
-    code = {"not_authenticated": "signed_out", "authentication_failed": "signed_out"}.get(
-        error.default_code, error.default_code
-    )
-    headers = {}
+    code = _CODES.get(error.default_code, error.default_code)
+    headers: dict[str, str] = {}
+    if error.status_code == 401:
+        headers["WWW-Authenticate"] = "Session"
     if (wait := getattr(error, "wait", None)) is not None:
         headers["Retry-After"] = str(int(wait) + 1)
-    return Response(body(request, code, str(error.detail)), status=error.status_code, headers=headers)
+    message = _MESSAGES.get(code, str(error.detail))
+    return Response(body(request, code, message), status=error.status_code, headers=headers)
 
 
 def _first(detail: Any, field: str | None = None) -> tuple[str | None, str]:
@@ -141,6 +171,10 @@ def not_found(request: HttpRequest, exception: Exception) -> JsonResponse:
 
 
 def server_error(request: HttpRequest) -> JsonResponse:
+    """Also for what breaks outside of DRF's views, such as the session's look-up in a middleware."""
+    error = sys.exc_info()[1]
+    if isinstance(error, AWAY):
+        return JsonResponse(_away(request, error), status=503, headers={"Retry-After": "2"})
     message = (
         "Something went wrong on our side and was logged. Try again; if it stays, tell your operator the request id."
     )

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
+from django.db.models import QuerySet
+from rest_framework import serializers
+from rest_framework.exceptions import NotFound
 from rest_framework.pagination import CursorPagination as Base
+from rest_framework.request import Request
 from rest_framework.response import Response
+
+from berth.web.errors import ApiError
+from berth.web.serializers import PageQuery, read_query
 
 
 class CursorPagination(Base):
@@ -14,6 +22,14 @@ class CursorPagination(Base):
     max_page_size = 200
     page_size_query_param = "limit"
     ordering = "-id"  # ids are UUIDv7, so newest first
+
+    def decode_cursor(self, request: Request) -> Any:
+        try:
+            return super().decode_cursor(request)
+        except NotFound:
+            raise ApiError(
+                "cursor_invalid", "This cursor is not one of this list. Start again without it.", field="cursor"
+            ) from None
 
     def get_paginated_response(self, data: Any) -> Response:
         return Response({"items": data, "next": self._next()})
@@ -33,3 +49,28 @@ class CursorPagination(Base):
                 "next": {"type": "string", "nullable": True, "description": "Cursor of the next page"},
             },
         }
+
+
+def page(
+    request: Request,
+    rows: QuerySet[Any],
+    serializer: type[serializers.BaseSerializer[Any]],
+    query: type[PageQuery] = PageQuery,
+    **context: Any,
+) -> Response:
+    """One page of `rows`, newest first. Unknown query parameters are refused by `query`."""
+    read_query(query, request)
+    paginator = CursorPagination()
+    items = paginator.paginate_queryset(rows, request)
+    return paginator.get_paginated_response(serializer(items, many=True, context=context).data)
+
+
+@functools.cache
+def page_of(item: type[serializers.BaseSerializer[Any]]) -> type[serializers.Serializer[Any]]:
+    """The answer's form, for the schema: `@extend_schema(responses=page_of(KeyOut), parameters=[PageQuery])`."""
+    fields: dict[str, Any] = {
+        "items": item(many=True),
+        "next": serializers.CharField(allow_null=True, help_text="Cursor of the next page"),
+        "__doc__": "One page of a list.",
+    }
+    return type(f"{item.__name__.removesuffix('Out')}Page", (serializers.Serializer,), fields)

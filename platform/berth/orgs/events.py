@@ -1,0 +1,153 @@
+"""`GET /orgs/{org}/events`: the dashboard's live stream (server-sent events), for as long as its session and membership last.
+
+Each event is `event: <topic>` with `data: {id, topic, resource, version, at, data}`. A `heartbeat` comes at once and then every 15
+seconds; its id moves on too, so `Last-Event-ID` resumes without a gap. When what came after that id is no longer kept, the first
+event is `reset`: fetch the page again. An event is sent only to whom the matrix lets read its topic, judged when it is sent.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any, cast
+from uuid import UUID
+
+from asgiref.sync import sync_to_async
+from django.conf import settings
+from django.contrib import auth
+from django.db import connection
+from django.http import HttpRequest, HttpResponseBase, JsonResponse, StreamingHttpResponse
+from redis.exceptions import RedisError
+
+from berth.orgs.models import Member
+from berth.orgs.permissions import Action, allows
+from berth.web.errors import AWAY, ApiError, NotFound, body
+from berth.web.events import Event, newest, open_reader, read, resumable, stream_of, valid_id
+
+HEARTBEAT = 15.0  # seconds
+POLL = 5.0  # seconds between looks at session and membership when nothing happens
+PAUSE = 1.0  # seconds before a service that is away is asked again
+
+TOPICS: dict[str, Action] = {
+    "org": Action.ORG_READ,
+    "members": Action.MEMBERS_READ,
+    "keys": Action.KEYS_READ_ALL,
+    "models": Action.MODELS_READ,
+    "deployments": Action.DEPLOYMENTS_READ,
+    "usage": Action.USAGE_READ,
+    "statements": Action.BILLING_READ,
+}
+OWN: dict[str, Action] = {"keys": Action.KEYS_READ_OWN}  # enough for events whose owner one is
+
+
+@dataclass(frozen=True)
+class Viewer:
+    session_key: str
+    user_id: UUID
+    org_id: UUID
+
+
+async def org_events(request: HttpRequest, org: str) -> HttpResponseBase:
+    try:
+        if request.method != "GET":
+            raise ApiError("method_not_allowed", "This address only streams events: use GET.", status=405)
+        topics = _topics(request.GET.get("topics", ""))
+        last_id = request.headers.get("Last-Event-ID")
+        if last_id is not None and not valid_id(last_id):
+            raise ApiError("invalid", "Last-Event-ID is not an id of this stream. Leave it out.", field="Last-Event-ID")
+        viewer = await sync_to_async(_viewer)(request, org)
+    except ApiError as error:
+        content = body(request, error.code, error.message, field=error.field, params=error.params)
+        return JsonResponse(content, status=error.status)
+    return StreamingHttpResponse(
+        _stream(viewer, topics, last_id),
+        content_type="text/event-stream; charset=utf-8",
+        headers={"X-Accel-Buffering": "no"},
+    )
+
+
+org_events.actions = {"GET": Action.ORG_READ}  # type: ignore[attr-defined]  # as on every view of an organisation
+
+
+def _topics(text: str) -> frozenset[str]:
+    wanted = frozenset(filter(None, text.split(","))) or frozenset(TOPICS)
+    if not wanted <= TOPICS.keys():
+        raise ApiError("invalid", f"Topics are: {', '.join(TOPICS)}.", field="topics")
+    return wanted
+
+
+def _viewer(request: HttpRequest, slug: str) -> Viewer:
+    user = request.user
+    if not user.is_authenticated or request.session.session_key is None:
+        raise ApiError(
+            "signed_out", "You are not signed in, or your session has ended. Sign in and try again.", status=401
+        )
+    membership = Member.objects.across_orgs("which organisation is being asked for?").filter(user=user, org__slug=slug)
+    member = membership.first()
+    if member is None:
+        raise NotFound("organisation")
+    return Viewer(request.session.session_key, user.pk, member.org_id)
+
+
+def _role_now(viewer: Viewer) -> str | None:
+    """The viewer's role, or None when the session or the membership has ended."""
+    try:
+        probe = HttpRequest()
+        probe.session = import_module(settings.SESSION_ENGINE).SessionStore(viewer.session_key)
+        if auth.get_user(probe).pk != viewer.user_id:
+            return None
+        return (
+            Member.objects.for_org(viewer.org_id).filter(user_id=viewer.user_id).values_list("role", flat=True).first()
+        )
+    finally:
+        if not connection.in_atomic_block:
+            connection.close()  # a stream lasts for hours; it holds no database connection meanwhile
+
+
+def _may_see(event: Event, role: str, user_id: UUID) -> bool:
+    action = TOPICS.get(event.topic)
+    if action is None:
+        return False
+    own = OWN.get(event.topic)
+    return allows(role, action) or (own is not None and event.owner == str(user_id) and allows(role, own))
+
+
+async def _stream(viewer: Viewer, topics: frozenset[str], last_id: str | None) -> AsyncIterator[bytes]:
+    client = open_reader()
+    clock = asyncio.get_running_loop()
+    stream, position, checked, beat_at = stream_of(viewer.org_id), last_id, False, clock.time()
+    try:
+        while True:
+            try:
+                if not checked:
+                    name = "heartbeat" if position is None or await resumable(client, stream, position) else "reset"
+                    if position is None or name == "reset":
+                        position = await newest(client, stream)
+                    checked, beat_at = True, clock.time() + HEARTBEAT
+                    yield _frame(position, name, {})
+                events = await read(client, stream, cast(str, position), min(POLL, HEARTBEAT))
+                role = await sync_to_async(_role_now)(viewer)
+            except (RedisError, OSError, *AWAY):
+                # Nothing is sent that could not be checked; what happened meanwhile is read when both answer again.
+                checked = False if position is not None else checked
+                yield b": waiting\n\n"
+                await asyncio.sleep(PAUSE)
+                continue
+            if role is None:
+                return
+            for event in events:
+                position = event.id
+                if event.topic in topics and _may_see(event, role, viewer.user_id):
+                    yield _frame(event.id, event.topic, event.public())
+            if clock.time() >= beat_at:
+                beat_at = clock.time() + HEARTBEAT
+                yield _frame(cast(str, position), "heartbeat", {})
+    finally:
+        await client.aclose()
+
+
+def _frame(event_id: str, name: str, data: dict[str, Any]) -> bytes:
+    return f"id: {event_id}\nevent: {name}\ndata: {json.dumps(data, separators=(',', ':'))}\n\n".encode()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import http.client
 import os
 import signal
@@ -98,22 +99,16 @@ class Machine:
     def foundations(self) -> list[Service]:
         """The embedded services; empty when an operator brings their own."""
         services: list[Service] = []
-        if (postgres := self.postgres) is not None:
+        if self.postgres is not None:
             log = self.home.logs / "postgres.log"
+            start = functools.partial(self.postgres.spawn, log)
             services.append(
-                Service(
-                    "postgres",
-                    "PostgreSQL",
-                    lambda: postgres.spawn(log),
-                    postgres.ready,
-                    log,
-                    signal.SIGINT,
-                    patience=20,
-                )
+                Service("postgres", "PostgreSQL", start, self.postgres.ready, log, signal.SIGINT, patience=20)
             )
-        if (valkey := self.valkey) is not None:
+        if self.valkey is not None:
             log = self.home.logs / "valkey.log"
-            services.append(Service("valkey", "Valkey", lambda: valkey.spawn(log), valkey.ready, log))
+            start = functools.partial(self.valkey.spawn, log)
+            services.append(Service("valkey", "Valkey", start, self.valkey.ready, log))
         return services
 
     def programs(self) -> list[Service]:

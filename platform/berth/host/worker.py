@@ -7,6 +7,7 @@ little. A slow task holds one of THREADS threads, never a queue. A cluster runs 
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 import threading
@@ -26,6 +27,8 @@ def main(schedule: Path) -> int:
     django.setup()
     from berth.celery import app
 
+    for chatty in ("celery.app.trace", "celery.worker.strategy", "celery.beat"):
+        logging.getLogger(chatty).setLevel(logging.WARNING)  # or every tick of the beat would be three lines
     beat = cast(threading.Thread, EmbeddedService(app, thread=True, schedule_filename=str(schedule)))
     worker = app.Worker(
         pool="threads",

@@ -238,6 +238,8 @@ def test_full_disk_and_read_only_folder(tmp_path: Path, monkeypatch: pytest.Monk
 def test_everything_kept_is_private(a_run: Run) -> None:
     a_run.start()
     a_run.stop()
+    assert "database system is ready" in (a_run.home / "logs" / "postgres.log").read_text()
+    assert "Ready to accept connections" in (a_run.home / "logs" / "valkey.log").read_text()
     loose = [
         path for path in [a_run.home, *a_run.home.rglob("*")] if not path.is_symlink() and path.stat().st_mode & 0o066
     ]

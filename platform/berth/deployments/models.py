@@ -109,6 +109,7 @@ class Replica(OrgOwned):
     message = models.CharField(max_length=400, blank=True)
     started_at = models.DateTimeField(auto_now_add=True)
     ready_at = models.DateTimeField(null=True, blank=True)
+    retired_at = models.DateTimeField(null=True, blank=True)  # told to gateways as leaving; asked to end shortly after
     ended_at = models.DateTimeField(null=True, blank=True)
 
     class Meta:

@@ -1,0 +1,114 @@
+"""From rows and offers to the planner's plain values, and back to what a revision stores."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+from django.conf import settings
+
+from berth.catalog.facts import artefact_facts, model_facts
+from berth.catalog.models import Artefact, ModelVersion
+from berth.compute.provider import Offer, Provider, ProviderError
+from berth.compute.registry import default_provider
+from berth.planner.needs import BadNeeds, Needs, Pins, read_needs, read_pins
+from berth.planner.plan import plan
+from berth.planner.shapes import Plan, PlanArtefact
+from berth.planner.tiers import Tier
+from berth.web.errors import ApiError
+
+
+class NoPlan(ApiError):
+    """Nothing fits. `params` has the whole plan: what was rejected and what would help."""
+
+    status = 422
+
+    def __init__(self, found: Plan) -> None:
+        why = found.rejected[0].message if found.rejected else "There is no hardware to plan on."
+        helps = " ".join(change.message for change in found.changes)
+        super().__init__("no_plan", f"This cannot be deployed as asked. {why} {helps}".strip(), params=plan_json(found))
+
+
+class Invalid(ApiError):
+    status = 422
+
+    def __init__(self, problem: BadNeeds) -> None:
+        super().__init__("invalid", problem.message, field=problem.field)
+
+
+def read_wishes(needs: Mapping[str, Any] | None, pins: Mapping[str, Any] | None) -> tuple[Needs, Pins]:
+    """Raises Invalid."""
+    try:
+        return read_needs(needs), read_pins(pins)
+    except BadNeeds as problem:
+        raise Invalid(problem) from None
+
+
+def tier_of(offer: Offer) -> Tier:
+    return Tier(
+        key=offer.key,
+        kind=offer.kind.value,
+        cores=offer.cores,
+        memory_bytes=offer.memory_bytes,
+        memory_bandwidth=offer.memory_bandwidth,
+        price_per_hour=offer.price_per_hour,
+    )
+
+
+def tiers(provider: Provider) -> list[Tier]:
+    """Raises ApiError (503) when the provider does not answer."""
+    try:
+        return [tier_of(offer) for offer in provider.offers()]
+    except ProviderError as error:
+        raise ApiError("provider_unavailable", f"Nothing can be planned just now: {error}", status=503) from None
+
+
+def make_plan(
+    version: ModelVersion, needs: Needs, pins: Pins, replicas: int = 1, *, provider: Provider | None = None
+) -> Plan:
+    """What would run for these needs on what this installation has."""
+    artefacts = Artefact.objects.for_org(version.org_id).filter(version=version).order_by("id")
+    return plan(
+        model_facts(version.facts),
+        [plan_artefact(artefact) for artefact in artefacts],
+        needs,
+        tiers(provider or default_provider()),
+        pins,
+        replicas=replicas,
+    )
+
+
+def plan_artefact(artefact: Artefact) -> PlanArtefact:
+    return PlanArtefact(
+        id=str(artefact.pk),
+        format=artefact.format,
+        engines=tuple(artefact.engines),
+        size=artefact.size,
+        facts=artefact_facts(artefact.facts),
+    )
+
+
+def plan_json(found: Plan) -> dict[str, Any]:
+    """In the API's shape."""
+    plain: dict[str, Any] = msgspec.to_builtins(found, str_keys=True)
+    choice = plain["choice"]
+    if choice is not None:
+        identity = {
+            "id": choice.pop("artefact_id"),
+            "quantization": choice.pop("quantization"),
+            "size": choice.pop("size"),
+        }
+        choice["artefact"] = identity
+        choice["currency"] = settings.CURRENCY
+    return plain
+
+
+def wishes_json(wishes: Needs | Pins) -> dict[str, Any]:
+    plain: dict[str, Any] = msgspec.to_builtins(wishes)
+    return plain
+
+
+def usable_memory(offers: Sequence[Offer]) -> dict[str, int]:
+    """Bytes that replicas may hold together, by tier. The same figure that a plan is made for."""
+    return {offer.key: tier_of(offer).usable_memory for offer in offers}

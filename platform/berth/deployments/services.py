@@ -1,0 +1,252 @@
+"""What people do with deployments. Each says what is wanted; the reconciler makes it so."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any, Final
+
+from django.db import IntegrityError, transaction
+from django.utils import timezone
+
+from berth.catalog.models import ModelVersion
+from berth.compute.provider import Provider
+from berth.deployments.history import record
+from berth.deployments.kick import kick
+from berth.deployments.models import Deployment, Desired, Revision, State
+from berth.deployments.planning import NoPlan, make_plan, plan_json, read_wishes, wishes_json
+from berth.orgs.models import Organisation, User
+from berth.outbox.services import announce
+from berth.planner.needs import MAX_REPLICAS, Needs, Pins
+from berth.planner.shapes import Plan
+from berth.web.errors import ApiError, Conflict, NotFound
+
+_NAME: Final = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
+
+Wishes = Mapping[str, Any]
+
+
+def plan_for(
+    org: Organisation,
+    *,
+    model: str | None = None,
+    version: ModelVersion | int | None = None,
+    needs: Wishes | None = None,
+    pins: Wishes | None = None,
+    replicas: int = 1,
+    provider: Provider | None = None,
+) -> Plan:
+    """What `deploy` would run, with its reasons. Changes nothing. `version` None: the model's newest."""
+    wanted, fixed = read_wishes(needs, pins)
+    return make_plan(find_version(org, model, version), wanted, fixed, _replicas(replicas), provider=provider)
+
+
+def deploy(
+    org: Organisation,
+    actor: User | None,
+    *,
+    model: str | None = None,
+    version: ModelVersion | int | None = None,
+    name: str | None = None,
+    needs: Wishes | None = None,
+    pins: Wishes | None = None,
+    replicas: int = 1,
+    provider: Provider | None = None,
+) -> Deployment:
+    """Keeps a model running as `org/name`. Returns at once; the reconciler starts it.
+
+    The model is named by `model` (and a version number), or given as a ModelVersion. Without `name` it is called as the
+    model, with a number if that name is taken. Raises NoPlan, Conflict for a name that is taken, ApiError for bad input.
+    """
+    if org.suspended_at is not None:
+        raise Conflict(
+            "org_suspended", "This organisation is suspended, so nothing can be deployed. Ask your operator why."
+        )
+    found = find_version(org, model, version)
+    wanted, fixed = read_wishes(needs, pins)
+    planned = make_plan(found, wanted, fixed, _replicas(replicas), provider=provider)
+    if planned.choice is None:
+        raise NoPlan(planned)
+    now = timezone.now()
+    with transaction.atomic():
+        deployment = _create(org, actor, name, found.model.name)
+        _revise(deployment, actor, found, wanted, fixed, planned, now)
+        record(deployment, "deployed", now, actor=actor, model=found.model.name, version=found.number)
+        _wanted_changed(deployment)
+    return deployment
+
+
+def update(
+    deployment: Deployment,
+    actor: User | None,
+    *,
+    version: ModelVersion | int | None = None,
+    needs: Wishes | None = None,
+    pins: Wishes | None = None,
+    replicas: int | None = None,
+    provider: Provider | None = None,
+) -> Deployment:
+    """Makes a new revision; what is not given stays. The revision before it serves until the new one is ready."""
+    before = _revision(deployment)
+    wanted, fixed = read_wishes(
+        before.needs if needs is None else needs, before.plan.get("pins", {}) if pins is None else pins
+    )
+    count = _replicas(before.replicas if replicas is None else replicas)
+    found = before.version if version is None else find_version(deployment.org, before.version.model.name, version)
+    planned = make_plan(found, wanted, fixed, count, provider=provider)
+    if planned.choice is None:
+        raise NoPlan(planned)
+    now = timezone.now()
+    with transaction.atomic():
+        deployment = _locked(deployment)
+        _revise(deployment, actor, found, wanted, fixed, planned, now)
+        deployment.failures = 0
+        deployment.save(update_fields=["failures"])
+        _wanted_changed(deployment)
+    return deployment
+
+
+def pause(deployment: Deployment, actor: User | None) -> Deployment:
+    """Ends all replicas; callers are told that the deployment is paused. Pausing twice is no error."""
+    return _desire(deployment, actor, Desired.PAUSED, "paused")
+
+
+def resume(deployment: Deployment, actor: User | None) -> Deployment:
+    """Runs again: after a pause, and also at once after failures, which are forgotten."""
+    return _desire(deployment, actor, Desired.RUNNING, "resumed")
+
+
+def delete(deployment: Deployment, actor: User | None) -> Deployment:
+    """Ends all replicas for good. Its name is free as soon as they have ended; usage and statements keep it."""
+    return _desire(deployment, actor, Desired.DELETED, "deleting")
+
+
+def find_version(org: Organisation, model: str | None, version: ModelVersion | int | None) -> ModelVersion:
+    """Raises NotFound."""
+    rows = ModelVersion.objects.for_org(org).select_related("model")
+    if isinstance(version, ModelVersion):
+        rows = rows.filter(pk=version.pk)
+    else:
+        rows = rows.filter(model__name=model or "")
+        if version is not None:
+            rows = rows.filter(number=version)
+    found = rows.order_by("-number").first()
+    if found is None:
+        raise NotFound("model version" if version is not None else "model")
+    return found
+
+
+def _desire(deployment: Deployment, actor: User | None, desired: Desired, kind: str) -> Deployment:
+    now = timezone.now()
+    with transaction.atomic():
+        deployment = _locked(deployment)
+        changed = deployment.desired != desired
+        retried = desired == Desired.RUNNING and deployment.failures > 0
+        if not changed and not retried:
+            return deployment
+        deployment.desired, deployment.failures = desired, 0
+        deployment.save(update_fields=["desired", "failures"])
+        record(deployment, kind if changed else "retried", now, actor=actor)
+        _wanted_changed(deployment)
+    return deployment
+
+
+def _locked(deployment: Deployment) -> Deployment:
+    """The row as it is now. One that is being deleted is not there any more for anybody."""
+    row = Deployment.objects.for_org(deployment.org_id).select_for_update().get(pk=deployment.pk)
+    if row.desired == Desired.DELETED:
+        raise NotFound("deployment")
+    return row
+
+
+def _create(org: Organisation, actor: User | None, name: str | None, model_name: str) -> Deployment:
+    if name is not None and not _NAME.fullmatch(name):
+        raise ApiError(
+            "invalid_name",
+            "A deployment's name has 1 to 63 lower-case letters, digits, dots, dashes and underscores, and begins with a letter or "
+            "digit.",
+            field="name",
+            status=422,
+        )
+    try:
+        with transaction.atomic():
+            return Deployment.objects.for_org(org).create(
+                org=org, name=name or _free_name(org, model_name), created_by=actor
+            )
+    except IntegrityError:
+        raise Conflict(
+            "name_taken",
+            "There is a deployment of this name already. Choose another, or change that one.",
+            field="name",
+        ) from None
+
+
+def _free_name(org: Organisation, base: str) -> str:
+    taken = set(
+        Deployment.objects.for_org(org)
+        .exclude(state=State.DELETED)
+        .filter(name__startswith=base[:58])
+        .values_list("name", flat=True)
+    )
+    names = [base, *(f"{base[:58]}-{number}" for number in range(2, len(taken) + 3))]
+    return next(name for name in names if name not in taken)
+
+
+def _revise(
+    deployment: Deployment,
+    actor: User | None,
+    version: ModelVersion,
+    needs: Needs,
+    pins: Pins,
+    planned: Plan,
+    now: datetime,
+) -> None:
+    choice = planned.choice
+    if choice is None:
+        raise NoPlan(planned)
+    latest = Revision.objects.for_org(deployment.org_id).filter(deployment=deployment).order_by("-number").first()
+    revision = Revision.objects.for_org(deployment.org_id).create(
+        org_id=deployment.org_id,
+        deployment=deployment,
+        number=latest.number + 1 if latest else 1,
+        version=version,
+        artefact_id=choice.artefact_id,
+        engine=choice.engine,
+        tier=choice.tier,
+        context_length=choice.context_length,
+        slots=choice.slots,
+        threads=choice.threads,
+        memory=choice.memory.total,
+        replicas=choice.replicas,
+        needs=wishes_json(needs),
+        plan={**plan_json(planned), "pins": wishes_json(pins)},
+        created_by=actor,
+    )
+    deployment.revision = revision
+    deployment.save(update_fields=["revision"])
+    record(deployment, "revision_created", now, actor=actor, revision=revision.number)
+
+
+def _revision(deployment: Deployment) -> Revision:
+    row = (
+        Revision.objects.for_org(deployment.org_id)
+        .select_related("version__model")
+        .filter(pk=deployment.revision_id or deployment.pk)
+        .first()
+    )
+    if row is None:
+        raise NotFound("revision")
+    return row
+
+
+def _replicas(count: int) -> int:
+    if not 1 <= count <= MAX_REPLICAS:
+        raise ApiError("invalid", f"Ask for 1 to {MAX_REPLICAS} replicas.", field="replicas", status=422)
+    return count
+
+
+def _wanted_changed(deployment: Deployment) -> None:
+    """In the transaction of the change: gateways and the reconciler hear of it when it is committed."""
+    announce("routes")
+    kick(deployment)

@@ -41,7 +41,7 @@ check: $(VENV)/.stamp-dev $(if $(HAS_DASHBOARD),frontend/node_modules/.stamp) ##
 	$(VENV)/bin/mypy
 	PYTHONPATH=platform:runtime $(VENV)/bin/lint-imports
 	$(PY) manage.py check --fail-level WARNING
-	$(PY) manage.py makemigrations --check --dry-run
+	$(PY) -W ignore::RuntimeWarning manage.py makemigrations --check --dry-run
 	@echo "the management API's schema is the committed one" && temporary=$$(mktemp -d) && trap 'rm -rf "$$temporary"' EXIT && \
 	$(PY) manage.py spectacular --validate --fail-on-warn --file "$$temporary/openapi.yaml" && \
 	diff -u docs/openapi.yaml "$$temporary/openapi.yaml"

@@ -8,6 +8,7 @@ from unittest import mock
 import pytest
 from django.contrib.auth.hashers import Argon2PasswordHasher
 from django.test import Client
+
 from tests import make
 
 pytestmark = pytest.mark.django_db

@@ -1,0 +1,121 @@
+"""Policy before the first byte: who calls, and whether this request may be made. Plain functions, no I/O.
+
+Whatever is added here (limits, budgets, queues) is decided before a request costs anything.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from dataclasses import dataclass
+from urllib.parse import parse_qsl
+
+from berth_gateway.contract import KeyInfo, OrgInfo, Route, RouteState
+from berth_gateway.errors import Refusal, bad_key, unknown_model
+from berth_gateway.head import RequestHead
+from berth_gateway.snapshot import View
+
+_TOKEN = re.compile(rb"[A-Za-z0-9_.~+/=-]{8,256}\Z")
+_KEYS_IN_URL = frozenset({"api_key", "api-key", "apikey", "access_token", "key", "token"})
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """A good key and the organisation it belongs to."""
+
+    key: KeyInfo
+    org: OrgInfo
+
+
+def refuse_key_in_url(target: str) -> None:
+    """A key in a URL ends in logs and histories; it is refused whether or not it is good."""
+    _, _, query = target.partition("?")
+    if query and any(name.lower() in _KEYS_IN_URL for name, _ in parse_qsl(query, keep_blank_values=True)):
+        raise Refusal("key_in_url", "API keys are not accepted in the URL. Send 'Authorization: Bearer <key>'.")
+
+
+def identify(view: View, head: RequestHead, now: float) -> Caller:
+    """Who calls. Raises Refusal: 401 for a key that is not good, 403 for one that may not call.
+
+    The header is checked for length and alphabet and then only ever hashed.
+    """
+    token = _token(head)
+    if token is None:
+        raise bad_key()
+    key = view.keys.get(hashlib.sha256(token).digest())
+    org = view.orgs.get(key.org_id) if key is not None else None
+    if key is None or org is None:
+        raise bad_key()
+    if key.expires_at is not None and now >= key.expires_at:
+        raise Refusal("api_key_expired", "This API key has expired. Create a new one in the dashboard.")
+    if org.suspended:
+        raise Refusal(
+            "organization_suspended", "This organization is suspended. Ask its owner to contact the operator."
+        )
+    if "inference" not in key.scopes:
+        raise Refusal("insufficient_permissions", "This API key lacks the scope 'inference'.")
+    return Caller(key, org)
+
+
+def _token(head: RequestHead) -> bytes | None:
+    """The one key a request carries; None when there is none, it is malformed, or two differ."""
+    found: set[bytes] = set()
+    for value in head.authorizations:
+        scheme, _, token = value.strip().partition(b" ")
+        if scheme.lower() != b"bearer":
+            return None
+        found.add(token.strip())
+    found.update(value.strip() for value in head.api_keys)
+    if len(head.authorizations) > 1 or len(head.api_keys) > 1 or len(found) != 1:
+        return None
+    token = found.pop()
+    return token if _TOKEN.match(token) else None
+
+
+def still_admitted(view: View, caller: Caller, route: Route, now: float) -> bool:
+    """Whether a running request may go on under a newer view."""
+    key = view.keys.get(caller.key.digest)
+    org = view.orgs.get(caller.org.org_id)
+    if key is None or org is None or org.suspended or "inference" not in key.scopes:
+        return False
+    if key.expires_at is not None and now >= key.expires_at:
+        return False
+    return key.deployment_ids is None or route.deployment_id in key.deployment_ids
+
+
+def callable_routes(view: View, caller: Caller) -> list[Route]:
+    """What this key may call, also what is loading, paused or down."""
+    allowed = caller.key.deployment_ids
+    return [
+        route
+        for route in view.routes.values()
+        if route.org_id == caller.org.org_id and (allowed is None or route.deployment_id in allowed)
+    ]
+
+
+def find_route(view: View, caller: Caller, name: str) -> Route:
+    """The deployment called `name`. Another organisation's is as unknown as one that does not exist."""
+    route = view.routes.get(name)
+    if route is None or route.org_id != caller.org.org_id:
+        raise unknown_model(name)
+    allowed = caller.key.deployment_ids
+    if allowed is not None and route.deployment_id not in allowed:
+        raise Refusal("model_not_allowed", f"This API key may not call the model '{route.name}'.", param="model")
+    return route
+
+
+def check_ready(route: Route, endpoint: str) -> None:
+    """Raises Refusal unless a request for this endpoint can be sent to a replica now."""
+    if endpoint not in route.endpoints:
+        serves = ", ".join(f"/v1/{e}" for e in route.endpoints) or "nothing"
+        raise Refusal(
+            "unsupported_endpoint", f"The model '{route.name}' does not serve this endpoint. It serves: {serves}."
+        )
+    if route.state is RouteState.PAUSED:
+        raise Refusal("deployment_paused", f"{route.name} is paused. Resume it in the dashboard.", param="model")
+    if route.state is RouteState.LOADING:
+        left = route.ready_in_seconds
+        about = f"; it should be ready in about {left} s" if left else ""
+        raise Refusal("model_loading", f"{route.name} is starting{about}.", param="model", retry_after=left)
+    if route.state is RouteState.UNAVAILABLE or not route.replicas:
+        raise Refusal("overloaded", f"{route.name} has no replica that answers right now. Try again shortly.")

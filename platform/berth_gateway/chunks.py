@@ -1,0 +1,214 @@
+"""An engine's stream, chunk by chunk: what of it reaches the client, and what it tells about tokens.
+
+A chunk is taken apart by its bytes where its form has been learned from an earlier one (everything but `choices` and the
+running figures is constant in a stream), and decoded as a whole otherwise. Either way only `choices` goes on; ids, names,
+fingerprints, timings and usage of the engine stay here.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from berth_gateway.meter import Counts
+
+_RUNNING = (b',"timings":{', b',"usage":{')
+_UNFINISHED = b'"finish_reason":null'
+_FINISHED = b'"finish_reason":"'
+_CHOICE_KEYS = frozenset({"index", "delta", "text", "logprobs", "finish_reason"})
+
+
+class EngineFault(Exception):
+    """The engine sent an error, or something that is not a chunk. Its text is never shown."""
+
+
+class _PromptDetails(Struct):
+    cached_tokens: int | None = None
+
+
+class _CompletionDetails(Struct):
+    reasoning_tokens: int | None = None
+
+
+class _Usage(Struct):
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+    prompt_tokens_details: _PromptDetails | None = None
+    completion_tokens_details: _CompletionDetails | None = None
+
+    def counts(self) -> Counts | None:
+        """None when a figure is missing; an explicit zero is a figure."""
+        if self.prompt_tokens is None or self.completion_tokens is None:
+            return None
+        cached, reasoning = self.prompt_tokens_details, self.completion_tokens_details
+        return Counts(
+            self.prompt_tokens,
+            (cached.cached_tokens or 0) if cached else 0,
+            self.completion_tokens,
+            (reasoning.reasoning_tokens or 0) if reasoning else 0,
+        )
+
+
+class _Timings(Struct):
+    cache_n: int = 0
+    prompt_n: int = 0
+    predicted_n: int = 0
+
+    def counts(self) -> Counts:
+        return Counts(self.cache_n + self.prompt_n, self.cache_n, self.predicted_n, 0)
+
+
+class _Figures(Struct):
+    timings: _Timings | None = None
+    usage: _Usage | None = None
+
+
+class _Chunk(_Figures):
+    choices: list[dict[str, Any]] | None = None
+    error: Any = None
+
+
+class _RawChoices(Struct):
+    choices: msgspec.Raw
+
+
+_decode_chunk = msgspec.json.Decoder(_Chunk).decode
+_decode_figures = msgspec.json.Decoder(_Figures).decode
+_decode_raw = msgspec.json.Decoder(_RawChoices).decode
+_encode = msgspec.json.Encoder().encode
+
+
+class ChunkReader:
+    """Reads the events of one answer in order.
+
+    `pieces`: chunks with content so far. `final`: the engine's closing usage. `complete` when every choice seen has its
+    finish_reason.
+    """
+
+    __slots__ = (
+        "_finished",
+        "_fixed",
+        "_learnable",
+        "_prefix",
+        "_running",
+        "_running_counts",
+        "_seen",
+        "final",
+        "pieces",
+    )
+
+    def __init__(self) -> None:
+        self.pieces = 0
+        self.final: Counts | None = None
+        self._prefix = b""  # what stands before choices
+        self._fixed = b""  # from the end of choices to the running figures; empty: not learned
+        self._learnable = True
+        self._running = b""  # the last running figures, decoded only when somebody asks
+        self._running_counts: Counts | None = None
+        self._seen: set[int] = set()
+        self._finished: set[int] = set()
+
+    @property
+    def complete(self) -> bool:
+        return bool(self._finished) and self._finished >= self._seen
+
+    def read(self, data: bytes) -> bytes | None:
+        """The JSON list of choices to relay, or None when the event has nothing for the client. Raises EngineFault."""
+        fixed = self._fixed
+        if fixed and data.startswith(self._prefix):
+            at = data.rfind(fixed)
+            start = len(self._prefix)
+            if at > start:
+                rest = data[at + len(fixed) :]
+                choices = data[start : at + 1]
+                if (
+                    (rest == b"}" or rest.startswith(_RUNNING))
+                    and _UNFINISHED in choices
+                    and _FINISHED not in choices
+                    and not self._finished
+                ):
+                    self.pieces += 1
+                    if len(rest) > 1:
+                        self._running = rest
+                    return choices
+        return self._read_whole(data)
+
+    def running(self) -> Counts | None:
+        """The engine's last running figures."""
+        if self._running:
+            try:
+                figures = _decode_figures(b"{" + self._running[1:])
+            except (msgspec.DecodeError, UnicodeDecodeError):
+                figures = _Figures()
+            self._running = b""
+            self._take_running(figures)
+        return self._running_counts
+
+    def _take_running(self, figures: _Figures) -> None:
+        if figures.timings is not None:
+            self._running_counts = figures.timings.counts()
+        elif figures.usage is not None:
+            self._running_counts = figures.usage.counts() or self._running_counts
+
+    def _read_whole(self, data: bytes) -> bytes | None:
+        try:
+            chunk = _decode_chunk(data)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            raise EngineFault from None
+        if chunk.error is not None or chunk.choices is None:
+            raise EngineFault
+        self._running = b""
+        self._take_running(chunk)
+        if chunk.usage is not None and (not chunk.choices or self._would_finish(chunk.choices)):
+            self.final = chunk.usage.counts() or self.final
+        if not chunk.choices:
+            return None
+        choices = [self._choice(c) for c in chunk.choices]
+        has_content = any(_has_content(c) for c in choices)
+        self.pieces += has_content
+        if has_content and self._learnable and not self._finished:
+            self._learn(data, chunk.choices)
+        return _encode(choices)
+
+    def _would_finish(self, choices: list[dict[str, Any]]) -> bool:
+        return all(c.get("finish_reason") is not None for c in choices)
+
+    def _choice(self, choice: dict[str, Any]) -> dict[str, Any]:
+        index = choice.get("index", 0)
+        if not isinstance(index, int):
+            raise EngineFault
+        self._seen.add(index)
+        reason = choice.get("finish_reason")
+        if reason == "error":
+            raise EngineFault
+        if reason is not None:
+            if not isinstance(reason, str) or index in self._finished:
+                raise EngineFault
+            self._finished.add(index)
+        delta = choice.get("delta")
+        if isinstance(delta, dict) and "role" in delta and delta.get("content", "") is None and len(delta) == 2:
+            choice = {**choice, "delta": {**delta, "content": ""}}
+        return {key: value for key, value in choice.items() if key in _CHOICE_KEYS}
+
+    def _learn(self, data: bytes, choices: list[dict[str, Any]]) -> None:
+        """Remembers the bytes around `choices`, if taking `choices` as it is would change nothing."""
+        self._learnable = False
+        if any(not _CHOICE_KEYS.issuperset(choice) for choice in choices):
+            return
+        raw = bytes(_decode_raw(data).choices)
+        start = data.find(raw)
+        prefix, rest = data[:start], data[start + len(raw) :]
+        cuts = [at for at in (rest.find(mark) for mark in _RUNNING) if at >= 0]
+        if raw.startswith(b"[") and data.endswith(b"}") and not any(mark in prefix for mark in _RUNNING):
+            self._prefix, self._fixed = prefix, b"]" + (rest[: min(cuts)] if cuts else rest[:-1])
+
+
+def _has_content(choice: dict[str, Any]) -> bool:
+    if choice.get("text"):
+        return True
+    delta = choice.get("delta")
+    if not isinstance(delta, dict):
+        return False
+    return any(value for key, value in delta.items() if key != "role")

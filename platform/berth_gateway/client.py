@@ -1,0 +1,421 @@
+"""One client connection, without its socket: heads and bodies in, answers out, one request after the other."""
+
+from __future__ import annotations
+
+from enum import Enum, auto
+from typing import TYPE_CHECKING
+
+from berth_gateway import admit, paths, surface
+from berth_gateway.contract import Route
+from berth_gateway.errors import Refusal, unknown_model
+from berth_gateway.exchange import Exchange, Facts
+from berth_gateway.framing import LAST_CHUNK, Body, ChunkedBody, FramingError, LengthBody, chunk
+from berth_gateway.head import HeadError, RequestHead, read_request, write_response, write_stream
+from berth_gateway.paths import Place
+from berth_gateway.snapshot import View
+from berth_gateway.upstream import Wire
+
+if TYPE_CHECKING:
+    from berth_gateway.gateway import Gateway
+
+MAX_PIPELINED = 64 * 1024  # bytes of later requests that wait; then reading stops
+MAX_LINGER = 1024 * 1024  # bytes read and dropped after a refusal, so that the client sees the answer
+LINGER_SECONDS = 2.0
+SLOW_AFTER, SLOWEST = 10.0, 1024  # after so many seconds a body must have come at so many bytes a second
+_JSON = b"application/json"
+
+
+class State(Enum):
+    """Where a connection is."""
+
+    HEAD = auto()  # between requests, or within a head
+    BODY = auto()
+    BUSY = auto()  # an exchange runs
+    LINGER = auto()  # answered, will close, drops what still comes
+    CLOSED = auto()
+
+
+class Client:
+    """Reads requests strictly one at a time; what is pipelined waits."""
+
+    def __init__(self, gateway: Gateway, *, loopback: bool = True, admin: bool = False) -> None:
+        self._gateway = gateway
+        self._loopback = loopback
+        self._admin = admin
+        self._wire: Wire | None = None
+        self._buffer = b""
+        self._state = State.HEAD
+        self._since = gateway.now()  # when the state began
+        self._head: RequestHead | None = None
+        self._head_begun = False  # the clock for a head starts with its first byte
+        self._place: Place | None = None
+        self._caller: admit.Caller | None = None
+        self._body: Body = LengthBody(0)
+        self._pieces: list[bytes] = []
+        self._size = 0
+        self._dropped = 0
+        self._exchange: Exchange | None = None
+        self._request_id = ""
+        self._streaming = False
+        self._paused = False
+        self._running = False
+
+    # From the connection
+
+    def opened(self, wire: Wire) -> None:
+        self._wire = wire
+        self._gateway.clients.add(self)
+
+    def received(self, data: bytes) -> None:
+        if self._state is State.LINGER:
+            self._dropped += len(data)
+            if self._dropped > MAX_LINGER:
+                self._abort()
+            return
+        self._buffer = self._buffer + data if self._buffer else data
+        if self._state is State.BUSY:
+            if len(self._buffer) > MAX_PIPELINED and not self._paused and self._wire is not None:
+                self._paused = True
+                self._wire.pause_reading()
+            return
+        self._run()
+
+    def lost(self) -> None:
+        """The connection is gone, or the client has closed its side, which means the same here."""
+        self._gateway.clients.discard(self)
+        self._state = State.CLOSED
+        self._wire = None
+        self._buffer = b""
+        self._pieces.clear()
+        exchange, self._exchange = self._exchange, None
+        if exchange is not None:
+            exchange.client_gone()
+
+    def full(self) -> None:
+        if self._exchange is not None:
+            self._exchange.client_full()
+
+    def drained(self) -> None:
+        if self._exchange is not None:
+            self._exchange.client_drained()
+
+    # Reading
+
+    def _run(self) -> None:
+        """Works off the buffer as far as it goes. Answers given on the way come back here only through the loop."""
+        if self._running:
+            return
+        self._running = True
+        try:
+            while self._buffer or self._state is State.BODY:
+                if self._state is State.HEAD:
+                    if not self._read_head():
+                        break
+                elif self._state is State.BODY:
+                    if not self._read_body():
+                        break
+                else:
+                    break
+        finally:
+            self._running = False
+
+    def _read_head(self) -> bool:
+        try:
+            head = read_request(self._buffer)
+        except HeadError as fault:
+            self._begin_request(None)
+            self.refuse(_broken_request(fault.code))
+            return False
+        if head is None:
+            if not self._head_begun:
+                self._head_begun, self._since = True, self._gateway.now()
+            return False
+        self._buffer = self._buffer[head.consumed :]
+        self._begin_request(head)
+        try:
+            self._place = self._admit_head(head)
+        except Refusal as refusal:
+            self.refuse(refusal)
+            return self._state is State.HEAD
+        self._body = ChunkedBody() if head.chunked else LengthBody(max(0, head.length))
+        self._set_state(State.BODY)
+        if head.expects_continue and head.has_body and not self._buffer and self._wire is not None:
+            self._wire.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        return True
+
+    def _begin_request(self, head: RequestHead | None) -> None:
+        self._request_id = self._gateway.new_request_id()
+        self._head, self._caller, self._place = head, None, None
+        self._head_begun = False
+        self._pieces.clear()
+        self._size = 0
+        self._streaming = False
+
+    def _admit_head(self, head: RequestHead) -> Place:
+        """Everything that can be judged before the body is read. Raises Refusal."""
+        admit.refuse_key_in_url(head.target)
+        place = paths.find(head.target)
+        if self._admin != (place.kind == "metrics") and (self._admin or not self._may_see_metrics()):
+            raise Refusal("unknown_url", "Unknown URL.")
+        if head.method == "OPTIONS" and head.preflight and self._known_origin() is not None:
+            return Place("preflight")
+        paths.check_method(place, head.method)
+        if head.length > self._gateway.config.max_body:
+            raise self._too_large()
+        if place.kind in ("models", "model", "generate"):
+            view = self._gateway.usable_view()
+            self._caller = admit.identify(view, head, self._gateway.wall())
+        return place
+
+    def _may_see_metrics(self) -> bool:
+        return self._loopback and self._gateway.config.metrics_on_main_port
+
+    def _read_body(self) -> bool:
+        data, self._buffer = self._buffer, b""
+        try:
+            payload = self._body.feed(data)
+        except FramingError:
+            self.refuse(_broken_request("bad_request"))
+            return False
+        if payload:
+            self._pieces.append(payload)
+            self._size += len(payload)
+            if self._size > self._gateway.config.max_body:
+                self.refuse(self._too_large())
+                return False
+        if not self._body.done:
+            return False
+        self._buffer = self._body.rest
+        body = self._pieces[0] if len(self._pieces) == 1 else b"".join(self._pieces)
+        self._pieces.clear()
+        self._set_state(State.BUSY)
+        try:
+            self._dispatch(body)
+        except Refusal as refusal:
+            self.refuse(refusal)
+        return self._state is State.HEAD
+
+    def _dispatch(self, body: bytes) -> None:
+        place, head = self._place, self._head
+        if place is None or head is None:
+            return
+        if place.kind == "generate":
+            self._generate(place, body)
+        elif place.kind in ("models", "model"):
+            self._models(place)
+        elif place.kind == "preflight":
+            self._reply(204, b"", b"", _PREFLIGHT)
+        elif place.kind == "metrics":
+            self._reply(200, b"text/plain; version=0.0.4; charset=utf-8", self._gateway.metrics())
+        elif place.kind == "health":
+            self._reply(200, _JSON, b'{"status":"ok"}')
+        else:
+            self._gateway.check_ready()
+            self._reply(200, _JSON, b'{"status":"ready"}')
+
+    def _generate(self, place: Place, data: bytes) -> None:
+        gateway, endpoint = self._gateway, place.endpoint
+        if endpoint is None or self._caller is None:
+            return
+        gateway.check_accepting()
+        view = gateway.usable_view()
+        body = surface.read(endpoint, data)
+        route = admit.find_route(view, self._caller, body.model)
+        admit.check_ready(route, endpoint.name)
+        prepared = surface.prepare(endpoint, body, route)
+        facts = Facts(
+            request_id=self._request_id,
+            event_id=gateway.event_id(self._request_id),
+            caller=self._caller,
+            route=route,
+            endpoint=endpoint,
+            prepared=prepared,
+            accepted_at=gateway.wall(),
+            started=gateway.now(),
+        )
+        exchange = self._exchange = Exchange(gateway, self, facts)
+        try:
+            exchange.start()
+        except Refusal:
+            self._exchange = None
+            raise
+
+    def _models(self, place: Place) -> None:
+        if self._caller is None:
+            return
+        view = self._gateway.usable_view()
+        routes = admit.callable_routes(view, self._caller)
+        if place.kind == "models":
+            listed = [_model(view, route) for route in sorted(routes, key=lambda r: r.name)]
+            self._reply(200, _JSON, self._gateway.encode({"object": "list", "data": listed}))
+            return
+        name = place.model or ""
+        found = next((route for route in routes if route.name == name), None)
+        if found is None:
+            raise unknown_model(name)
+        self._reply(200, _JSON, self._gateway.encode(_model(view, found)))
+
+    # Answering
+
+    def refuse(self, refusal: Refusal) -> None:
+        """Answers with an error. What is left of the request's body cannot be skipped safely, so the connection then ends."""
+        self._exchange = None
+        unread = self._state in (State.HEAD, State.BODY) and self._head is not None and not self._skip_body()
+        close = refusal.close or unread or self._head is None
+        self._gateway.refused(refusal, self._request_id, self._head)
+        self._reply(refusal.status, _JSON, refusal.body(), refusal.headers(), close=close)
+
+    def _skip_body(self) -> bool:
+        """Whether the rest of this request's body is at hand and has been passed over."""
+        head = self._head
+        if head is None:
+            return False
+        if self._state is State.HEAD:
+            if head.chunked:
+                return False
+            self._body = LengthBody(max(0, head.length))
+        if isinstance(self._body, ChunkedBody) or head.expects_continue:
+            return not head.has_body
+        self._body.feed(self._buffer)
+        if not self._body.done:
+            return False
+        self._buffer = self._body.rest
+        return True
+
+    def answer(self, body: bytes) -> None:
+        self._exchange = None
+        self._reply(200, _JSON, body, self._timing())
+
+    def _reply(self, status: int, kind: bytes, body: bytes, more: bytes = b"", *, close: bool = False) -> None:
+        wire = self._wire
+        if wire is None:
+            return
+        head = self._head
+        close = close or head is None or not head.keep_alive or self._gateway.draining
+        data = write_response(status, kind, len(body), self._request_id, close=close, more=more + self._cors())
+        wire.write(data if head is not None and head.method == "HEAD" else data + body)
+        self._finish(close=close)
+
+    def stream(self, data: bytes, *, last: bool) -> None:
+        wire, head = self._wire, self._head
+        if wire is None or head is None:
+            return
+        chunked = head.minor == 1
+        out = chunk(data) if chunked else data
+        if last and chunked:
+            out += LAST_CHUNK
+        if not self._streaming:
+            self._streaming = True
+            close = not head.keep_alive or self._gateway.draining
+            out = write_stream(self._request_id, chunked=chunked, close=close, more=self._timing() + self._cors()) + out
+        if last:
+            self._exchange = None
+        wire.write(out)
+        if last:
+            self._finish(close=not head.keep_alive or self._gateway.draining)
+
+    def _timing(self) -> bytes:
+        return b"openai-processing-ms: %d\r\n" % ((self._gateway.now() - self._since) * 1000)
+
+    def _finish(self, *, close: bool) -> None:
+        """After the last byte of an answer: the next request, or the end."""
+        wire = self._wire
+        if wire is None:
+            return
+        if close:
+            self._set_state(State.LINGER)
+            self._buffer = b""
+            wire.write_eof()
+            return
+        self._set_state(State.HEAD)
+        self._head = None
+        self._size = 0
+        if self._paused:
+            self._paused = False
+            wire.resume_reading()
+        if self._buffer:
+            self._run()
+
+    def _set_state(self, state: State) -> None:
+        self._state = state
+        self._since = self._gateway.now()
+
+    def _abort(self) -> None:
+        wire = self._wire
+        if wire is not None:
+            wire.abort()
+
+    # Browsers
+
+    def _known_origin(self) -> str | None:
+        """The request's origin, if the caller's organisation (or, before there is a caller, any) lists it."""
+        head, view = self._head, self._gateway.store.view
+        if head is None or head.origin is None or view is None:
+            return None
+        listed = self._caller.org.origins if self._caller is not None else view.origins
+        return head.origin if head.origin in listed else None
+
+    def _cors(self) -> bytes:
+        if self._head is None or self._head.origin is None:
+            return b""
+        origin = self._known_origin()
+        if origin is None:
+            return b"vary: Origin\r\n"
+        return b"vary: Origin\r\naccess-control-allow-origin: %b\r\naccess-control-expose-headers: %b\r\n" % (
+            origin.encode("latin-1"),
+            b"x-request-id, x-ratelimit-limit-requests, x-ratelimit-remaining-requests, x-ratelimit-reset-requests, "
+            b"x-ratelimit-limit-tokens, x-ratelimit-remaining-tokens, x-ratelimit-reset-tokens, retry-after",
+        )
+
+    # The clock
+
+    def tick(self, now: float) -> None:
+        waited = now - self._since
+        config = self._gateway.config
+        if self._state is State.HEAD:
+            if self._buffer and waited > config.head:
+                self._begin_request(None)
+                self.refuse(Refusal("slow_request", "The request's head did not arrive in time."))
+            elif not self._buffer and (waited > config.idle or self._gateway.draining):
+                self._close()
+        elif self._state is State.BODY:
+            if waited > SLOW_AFTER and self._size < SLOWEST * (waited - SLOW_AFTER):
+                self.refuse(Refusal("slow_request", "The request's body arrives too slowly."))
+        elif self._state is State.LINGER and waited > LINGER_SECONDS:
+            self._close()
+
+    def leave(self) -> None:
+        """The gateway stops: connections between requests are closed."""
+        if self._state is State.HEAD:
+            self._close()
+
+    def _close(self) -> None:
+        if self._wire is not None:
+            self._state = State.LINGER
+            self._wire.close()  # what is still to be sent goes out first
+
+    def _too_large(self) -> Refusal:
+        return Refusal("request_too_large", f"The body is larger than {self._gateway.config.max_body} bytes.")
+
+
+_PREFLIGHT = (
+    b"access-control-allow-methods: GET, POST\r\n"
+    b"access-control-allow-headers: authorization, content-type, x-api-key, x-request-id, openai-organization, openai-project, "
+    b"openai-beta, x-stainless-arch, x-stainless-async, x-stainless-custom-poll-interval, x-stainless-helper-method, "
+    b"x-stainless-lang, x-stainless-os, x-stainless-package-version, x-stainless-poll-helper, x-stainless-read-timeout, "
+    b"x-stainless-retry-count, x-stainless-runtime, x-stainless-runtime-version, x-stainless-timeout, anthropic-version, "
+    b"anthropic-beta\r\naccess-control-max-age: 600\r\n"
+)
+
+
+def _broken_request(code: str) -> Refusal:
+    if code == "headers_too_large":
+        return Refusal(code, "The request's headers are larger than 16 KiB or more than 100.")
+    if code == "request_too_large":
+        return Refusal(code, "The body is too large.")
+    return Refusal("bad_request", "The request is not well-formed HTTP/1.1.")
+
+
+def _model(view: View, route: Route) -> dict[str, object]:
+    org = view.orgs.get(route.org_id)
+    return {"id": route.name, "object": "model", "created": route.created, "owned_by": org.slug if org else ""}

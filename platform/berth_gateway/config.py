@@ -1,0 +1,184 @@
+"""Settings, read from the environment. `SETTINGS` is the list that the documentation is checked against."""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import urlsplit
+
+
+class ConfigError(Exception):
+    """A setting is wrong; the text is one sentence for people."""
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One environment variable. `default` as text; None: it must be given."""
+
+    name: str
+    default: str | None
+    help: str
+
+
+SETTINGS: tuple[Setting, ...] = (
+    Setting("BERTH_GATEWAY_NAME", "gateway", "Name of this gateway process in reports and usage batches; unique."),
+    Setting(
+        "BERTH_GATEWAY_BIND", "127.0.0.1", "Address to listen on. Anything but loopback needs BERTH_BEHIND_TLS_PROXY=1."
+    ),
+    Setting("BERTH_GATEWAY_PORT", "8080", "Port to listen on."),
+    Setting(
+        "BERTH_GATEWAY_ADMIN_PORT",
+        "",
+        "Port on 127.0.0.1 for /metrics alone. Empty: /metrics is answered on the main port to loopback peers, "
+        "unless BERTH_BEHIND_TLS_PROXY is set.",
+    ),
+    Setting("BERTH_GATEWAY_REUSE_PORT", "0", "1: several gateway processes share the port (SO_REUSEPORT)."),
+    Setting("BERTH_GATEWAY_DIR", None, "Folder for the spool and the copy of the snapshot; one per process."),
+    Setting(
+        "BERTH_BEHIND_TLS_PROXY", "0", "1: a proxy in front of the gateway ends TLS, so it may listen on any address."
+    ),
+    Setting("REDIS_URL", None, "Valkey: redis://user:password@host:port/0."),
+    Setting(
+        "BERTH_SNAPSHOT_PUBLIC_KEY_FILE",
+        None,
+        "File with the Ed25519 public key that snapshots are signed with (PEM or raw).",
+    ),
+    Setting(
+        "BERTH_USAGE_KEY_FILE", None, "File with this gateway's 32-byte key for usage batches (raw or hexadecimal)."
+    ),
+    Setting(
+        "BERTH_SNAPSHOT_MAX_AGE_SECONDS",
+        "86400",
+        "How long keys keep working after Valkey last confirmed the snapshot; then 503.",
+    ),
+    Setting("BERTH_MAX_BODY_BYTES", "33554432", "Largest request body."),
+    Setting("BERTH_GATEWAY_IDLE_SECONDS", "75", "How long a connection may wait between requests."),
+    Setting("BERTH_GATEWAY_HEAD_SECONDS", "10", "How long a request's head may take."),
+    Setting("BERTH_GATEWAY_FIRST_BYTE_SECONDS", "300", "How long an engine may take to its first token; then 504."),
+    Setting("BERTH_GATEWAY_TOTAL_SECONDS", "3600", "How long a request may take in all; then 504, or an error event."),
+    Setting(
+        "BERTH_GATEWAY_KEEPALIVE_SECONDS",
+        "15",
+        "After this much silence a stream gets a comment, so that proxies keep it.",
+    ),
+    Setting("BERTH_GATEWAY_DRAIN_SECONDS", "30", "How long running requests may go on after SIGTERM."),
+    Setting("BERTH_GATEWAY_LOG_REQUESTS", "1", "1: one log line for each request, without content."),
+)
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}\Z")
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """What the environment says, checked. Times in seconds."""
+
+    name: str
+    bind: str
+    port: int
+    admin_port: int | None
+    reuse_port: bool
+    folder: Path
+    behind_tls_proxy: bool
+    redis_url: str
+    snapshot_public_key_file: Path
+    usage_key_file: Path
+    snapshot_max_age: float
+    max_body: int
+    idle: float
+    head: float
+    first_byte: float
+    total: float
+    keepalive: float
+    drain: float
+    log_requests: bool
+
+    @classmethod
+    def from_environ(cls, environ: Mapping[str, str] = os.environ) -> Config:
+        """Raises ConfigError."""
+        values: dict[str, str] = {}
+        for setting in SETTINGS:
+            value = environ.get(setting.name) or setting.default
+            if value is None:
+                raise ConfigError(f"{setting.name} is not set. {setting.help}")
+            values[setting.name] = value
+        read = _Reader(values)
+        bind = read.address("BERTH_GATEWAY_BIND")
+        behind_proxy = read.flag("BERTH_BEHIND_TLS_PROXY")
+        if not ipaddress.ip_address(bind).is_loopback and not behind_proxy:
+            raise ConfigError(
+                f"BERTH_GATEWAY_BIND is {bind}, which others can reach without TLS. Use 127.0.0.1, or put a TLS proxy in front "
+                "and set BERTH_BEHIND_TLS_PROXY=1."
+            )
+        return cls(
+            name=read.name("BERTH_GATEWAY_NAME"),
+            bind=bind,
+            port=read.whole("BERTH_GATEWAY_PORT", 0, 65535),
+            admin_port=read.whole("BERTH_GATEWAY_ADMIN_PORT", 1, 65535) if values["BERTH_GATEWAY_ADMIN_PORT"] else None,
+            reuse_port=read.flag("BERTH_GATEWAY_REUSE_PORT"),
+            folder=Path(values["BERTH_GATEWAY_DIR"]),
+            behind_tls_proxy=behind_proxy,
+            redis_url=read.redis("REDIS_URL"),
+            snapshot_public_key_file=Path(values["BERTH_SNAPSHOT_PUBLIC_KEY_FILE"]),
+            usage_key_file=Path(values["BERTH_USAGE_KEY_FILE"]),
+            snapshot_max_age=read.seconds("BERTH_SNAPSHOT_MAX_AGE_SECONDS"),
+            max_body=read.whole("BERTH_MAX_BODY_BYTES", 1024, 1 << 31),
+            idle=read.seconds("BERTH_GATEWAY_IDLE_SECONDS"),
+            head=read.seconds("BERTH_GATEWAY_HEAD_SECONDS"),
+            first_byte=read.seconds("BERTH_GATEWAY_FIRST_BYTE_SECONDS"),
+            total=read.seconds("BERTH_GATEWAY_TOTAL_SECONDS"),
+            keepalive=read.seconds("BERTH_GATEWAY_KEEPALIVE_SECONDS"),
+            drain=read.seconds("BERTH_GATEWAY_DRAIN_SECONDS"),
+            log_requests=read.flag("BERTH_GATEWAY_LOG_REQUESTS"),
+        )
+
+    @property
+    def metrics_on_main_port(self) -> bool:
+        return self.admin_port is None and not self.behind_tls_proxy
+
+
+class _Reader:
+    """Reads one setting at a time. Values are not quoted in errors, because some are secrets."""
+
+    def __init__(self, values: Mapping[str, str]) -> None:
+        self._values = values
+
+    def whole(self, name: str, low: int, high: int) -> int:
+        text = self._values[name].strip()
+        if not text.isascii() or not text.isdigit() or not low <= int(text) <= high:
+            raise ConfigError(f"{name} must be a whole number from {low} to {high}.")
+        return int(text)
+
+    def seconds(self, name: str) -> float:
+        try:
+            value = float(self._values[name])
+        except ValueError:
+            value = -1.0
+        if not 0 < value < 1e9:
+            raise ConfigError(f"{name} must be a number of seconds above 0.")
+        return value
+
+    def flag(self, name: str) -> bool:
+        if self._values[name] not in ("0", "1"):
+            raise ConfigError(f"{name} must be 0 or 1.")
+        return self._values[name] == "1"
+
+    def name(self, name: str) -> str:
+        if not _NAME.match(self._values[name]):
+            raise ConfigError(f"{name} must be 1 to 63 letters, digits, dots, dashes or underscores.")
+        return self._values[name]
+
+    def address(self, name: str) -> str:
+        try:
+            return str(ipaddress.ip_address(self._values[name]))
+        except ValueError:
+            raise ConfigError(f"{name} must be an IP address, such as 127.0.0.1.") from None
+
+    def redis(self, name: str) -> str:
+        url = urlsplit(self._values[name])
+        if url.scheme not in ("redis", "rediss", "unix"):
+            raise ConfigError(f"{name} must be a URL that begins with redis://, rediss:// or unix://.")
+        return self._values[name]

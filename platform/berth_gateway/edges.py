@@ -1,0 +1,98 @@
+"""The two asyncio protocols: sockets on one side, Client and Upstream on the other. Nothing is decided here."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from typing import Any, cast
+
+from berth_gateway.client import Client
+from berth_gateway.gateway import Gateway
+from berth_gateway.upstream import Upstream, Wire
+
+CONNECT_SECONDS = 5.0
+
+
+class ClientEdge(asyncio.Protocol):
+    """A client's connection. Methods are bound per connection, because uvloop looks them up only once."""
+
+    def __init__(self, gateway: Gateway, *, admin: bool = False) -> None:
+        self._gateway = gateway
+        self._admin = admin
+        self._client: Client | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        _no_delay(transport)
+        peer = transport.get_extra_info("peername")
+        loopback = isinstance(peer, tuple) and (peer[0].startswith("127.") or peer[0] == "::1")
+        client = self._client = Client(self._gateway, loopback=loopback, admin=self._admin)
+        client.opened(cast("Wire", transport))
+
+    def data_received(self, data: bytes) -> None:
+        if self._client is not None:
+            self._client.received(data)
+
+    def eof_received(self) -> bool:
+        """A client that closes its side has left: what runs for it stops now, not after its buffer is empty."""
+        self._end()
+        return False
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._end()
+
+    def _end(self) -> None:
+        client, self._client = self._client, None
+        if client is not None:
+            client.lost()
+
+    def pause_writing(self) -> None:
+        if self._client is not None:
+            self._client.full()
+
+    def resume_writing(self) -> None:
+        if self._client is not None:
+            self._client.drained()
+
+
+class UpstreamEdge(asyncio.Protocol):
+    """A connection to a replica."""
+
+    def __init__(self, upstream: Upstream) -> None:
+        self._upstream = upstream
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        _no_delay(transport)
+        self._upstream.opened(cast("Wire", transport))
+
+    def data_received(self, data: bytes) -> None:
+        self._upstream.received(data)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._upstream.lost()
+
+
+def _no_delay(transport: asyncio.BaseTransport) -> None:
+    sock: Any = transport.get_extra_info("socket")
+    if sock is not None and sock.family != socket.AF_UNIX:
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+
+class Dialer:
+    """Connects upstreams in the background."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def __call__(self, upstream: Upstream) -> None:
+        task = self._loop.create_task(self._connect(upstream))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _connect(self, upstream: Upstream) -> None:
+        host, port, _ = upstream.where
+        try:
+            async with asyncio.timeout(CONNECT_SECONDS):
+                await self._loop.create_connection(lambda: UpstreamEdge(upstream), host, port)
+        except (OSError, TimeoutError):
+            upstream.failed()

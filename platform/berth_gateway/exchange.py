@@ -1,0 +1,387 @@
+"""One accepted request, from its admission to its last byte and its usage event. Knows no sockets."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+import msgspec
+
+from berth_gateway import meter
+from berth_gateway.admit import Caller
+from berth_gateway.aggregate import Aggregate, usage_json
+from berth_gateway.chunks import ChunkReader, EngineFault
+from berth_gateway.contract import USAGE_FORMAT, Outcome, Route, UsageEvent
+from berth_gateway.engine_errors import read_refusal
+from berth_gateway.errors import Refusal, error_body, not_ready
+from berth_gateway.head import ResponseHead, write_request
+from berth_gateway.route import Address, address
+from berth_gateway.spool import SpoolFull
+from berth_gateway.sse import EventSplitter, EventTooLarge
+from berth_gateway.surface import Endpoint, Prepared
+from berth_gateway.upstream import Upstream
+
+if TYPE_CHECKING:
+    from berth_gateway.gateway import Gateway
+
+MAX_ERROR_BODY = 64 * 1024
+KEEP_ALIVE = b": keep-alive\n\n"
+DONE = b"data: [DONE]\n\n"
+CLIENT_CLOSED = 499
+
+
+class Answering(Protocol):
+    """The client's side, as an exchange uses it."""
+
+    def refuse(self, refusal: Refusal) -> None:
+        """An error answer, complete."""
+
+    def answer(self, body: bytes) -> None:
+        """A JSON answer, complete."""
+
+    def stream(self, data: bytes, *, last: bool) -> None:
+        """A piece of an event stream; the first brings the head with it, the last ends the answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What is known of a request when it is admitted. `accepted_at` in Unix seconds, `started` on the loop's clock."""
+
+    request_id: str
+    event_id: str
+    caller: Caller
+    route: Route
+    endpoint: Endpoint
+    prepared: Prepared
+    accepted_at: float
+    started: float
+
+
+class Exchange:
+    """Sends a request to a replica and relays what comes, until one of: done, refused, broken, too late, left, cut."""
+
+    def __init__(self, gateway: Gateway, client: Answering, facts: Facts) -> None:
+        self._gateway = gateway
+        self._client = client
+        self.facts = facts
+        self._upstream: Upstream | None = None
+        self._where: Address | None = None
+        self._tried: set[Address] = set()
+        self._retried_stale = False
+        self._status = 0
+        self._error = b""
+        self._reader = ChunkReader()
+        self._splitter = EventSplitter()
+        self._aggregate: Aggregate | None = None
+        self._held: list[bytes] = []  # events before the first content: they wait with the head
+        self._committed = False
+        self._settled = False
+        self._first_token: float | None = None  # seconds after the start
+        self._last_write = facts.started
+        self._progress_at = 0
+        id_ = f"{facts.endpoint.id_prefix}{facts.event_id.replace('-', '')}"
+        self._answer_id = id_
+        self._before = (
+            b"data: %b"
+            % msgspec.json.encode(
+                {
+                    "id": id_,
+                    "object": facts.endpoint.chunk_object,
+                    "created": int(facts.accepted_at),
+                    "model": facts.route.name,
+                }
+            )[:-1]
+            + b',"choices":'
+        )
+
+    # Going upstream
+
+    def start(self) -> None:
+        """Raises Refusal if the request cannot be put on record; then it is not accepted."""
+        try:
+            self._gateway.spool.accept(self._event(Outcome.INTERRUPTED, 503, meter.NOTHING, 0.0))
+        except SpoolFull:
+            self._gateway.log.error("spool_full", request_id=self.facts.request_id)
+            raise not_ready("The gateway cannot record usage right now. Try again shortly.") from None
+        self._gateway.exchanges.add(self)
+        self._send(fresh=False)
+
+    def _send(self, *, fresh: bool) -> None:
+        facts, router = self.facts, self._gateway.router
+        replica = router.choose(facts.route, self._tried, self._gateway.now())
+        if replica is None:
+            self._fail("upstream_unavailable", f"No replica of {facts.route.name} could be reached.")
+            return
+        where = self._where = address(replica)
+        self._reader, self._splitter = ChunkReader(), EventSplitter()
+        if not facts.prepared.stream:
+            self._aggregate = Aggregate(chat=facts.endpoint.chat)
+        self._held.clear()
+        self._status, self._error = 0, b""
+        router.begin(where)
+        pooled = None if fresh else router.take(where)
+        self._upstream = pooled if isinstance(pooled, Upstream) else Upstream(self._gateway, where)
+        self._upstream.ask(
+            self,
+            write_request(
+                facts.endpoint.path, replica.host, replica.port, replica.secret, facts.request_id, facts.prepared.body
+            ),
+        )
+
+    def _leave_upstream(self, *, abort: bool) -> None:
+        upstream, self._upstream = self._upstream, None
+        if self._where is not None:
+            self._gateway.router.end(self._where)
+            self._where = None
+        if upstream is not None:
+            if abort:
+                upstream.abort()
+            else:
+                upstream.release()
+
+    # From the replica
+
+    def answered(self, head: ResponseHead) -> None:
+        self._status = head.status
+        if head.status == 200 and not head.content_type.startswith(b"text/event-stream"):
+            self._status = 500  # not a stream although one was asked for
+
+    def payload(self, data: bytes) -> None:
+        if self._status != 200:
+            if len(self._error) < MAX_ERROR_BODY:
+                self._error += data[:MAX_ERROR_BODY]
+            return
+        try:
+            events = self._splitter.feed(data)
+        except EventTooLarge:
+            self._engine_fault()
+            return
+        self._relay(events)
+
+    def _relay(self, events: list[bytes]) -> None:
+        reader, aggregate, before = self._reader, self._aggregate, self._before
+        out: list[bytes] = []
+        done = fault = False
+        try:
+            for data in events:
+                if data == b"[DONE]":
+                    done = True
+                    break
+                choices = reader.read(data)
+                if choices is None:
+                    continue
+                if aggregate is not None:
+                    aggregate.add(choices)
+                else:
+                    out += (before, choices, b"}\n\n")
+            fault = done and not reader.complete
+        except EngineFault:
+            fault = True
+        if self._first_token is None and reader.pieces:
+            self._first_token = self._gateway.now() - self.facts.started
+        if done and not fault:
+            self._complete(out)
+            return
+        if out:
+            if self._committed and not self._held:
+                self._write(b"".join(out))
+            else:
+                self._held += out
+                if reader.pieces or reader.complete:
+                    self._write_held()
+        if fault:
+            self._engine_fault()
+
+    def ended(self) -> None:
+        """The answer is whole as far as HTTP goes."""
+        where = self._where
+        self._leave_upstream(abort=False)
+        if self._status != 200:
+            self._refused_by_engine(where)
+            return
+        self._relay(self._splitter.finish())
+        if self._settled:
+            return
+        if self._reader.complete:
+            self._complete([])  # everything but [DONE] came
+        else:
+            self._engine_fault()
+
+    def broken(self, *, answered: bool, reused: bool) -> None:
+        where = self._where
+        self._leave_upstream(abort=True)
+        if self._may_retry():
+            if reused and not answered and not self._retried_stale:
+                # The engine closed an idle connection just as it was used: the request has not been looked at.
+                self._retried_stale = True
+                self._gateway.telemetry.retries.add("stale")
+                self._send(fresh=True)
+                return
+            if self._retry_elsewhere(where, "broken" if answered else "unreachable"):
+                return
+        code = "upstream_error" if answered else "upstream_unavailable"
+        self._fail(code, "The replica that served this request stopped answering.")
+
+    def _may_retry(self) -> bool:
+        """Only while nothing of an answer has been produced or sent."""
+        return not self._settled and not self._reader.pieces and not self._reader.complete
+
+    def _retry_elsewhere(self, where: Address | None, reason: str) -> bool:
+        if where is None or self._tried:
+            return False
+        self._tried.add(where)
+        self._gateway.router.failed(where, self._gateway.now())
+        if self._gateway.router.choose(self.facts.route, self._tried, self._gateway.now()) is None:
+            return False
+        self._gateway.telemetry.retries.add(reason)
+        self._send(fresh=False)
+        return True
+
+    def _refused_by_engine(self, where: Address | None) -> None:
+        """An error status. What the engine said is only looked at for its class."""
+        if self._status in (429, 503):
+            if not (self._may_retry() and self._retry_elsewhere(where, "busy")):
+                self._fail("overloaded", f"{self.facts.route.name} is busy.")
+            return
+        refusal = read_refusal(self._status, self._error, self.facts.endpoint.name)
+        if refusal is None:
+            self._engine_fault()
+            return
+        self._settle(Outcome.REJECTED, refusal.status)
+        self._end_with(refusal)
+
+    # To the client
+
+    def _write_held(self) -> None:
+        held = b"".join(self._held)
+        self._held.clear()
+        self._write(held)
+
+    def _write(self, data: bytes) -> None:
+        self._committed = True
+        self._last_write = self._gateway.now()
+        self._client.stream(data, last=False)
+
+    def _complete(self, out: list[bytes]) -> None:
+        facts = self.facts
+        bill = self._settle(Outcome.OK, 200)
+        self._leave_upstream(abort=False)
+        if self._aggregate is not None:
+            self._client.answer(
+                self._aggregate.answer(
+                    id_=self._answer_id,
+                    object_=facts.endpoint.answer_object,
+                    created=int(facts.accepted_at),
+                    model=facts.route.name,
+                    usage=bill.counts,
+                )
+            )
+            return
+        pieces = [*self._held, *out]
+        self._held.clear()
+        if facts.prepared.include_usage:
+            usage = msgspec.json.encode(usage_json(bill.counts))
+            pieces += (self._before, b'[],"usage":', usage, b"}\n\n")
+        pieces.append(DONE)
+        self._client.stream(b"".join(pieces), last=True)
+
+    def _engine_fault(self) -> None:
+        self._fail("upstream_error", "The replica that served this request failed.")
+
+    def _fail(self, code: str, sentence: str, outcome: Outcome = Outcome.UPSTREAM_ERROR) -> None:
+        if self._settled:
+            return
+        refusal = Refusal(code, f"{sentence} Request id: {self.facts.request_id}.")
+        self._settle(outcome, 200 if self._committed else refusal.status)
+        self._leave_upstream(abort=True)
+        self._end_with(refusal)
+
+    def _end_with(self, refusal: Refusal) -> None:
+        """A true status while the head is held; an error event without [DONE] once the stream has begun."""
+        if not self._committed:
+            self._client.refuse(refusal)
+            return
+        event = b"data: %b\n\n" % error_body(refusal.message, refusal.type, refusal.param, refusal.code)
+        self._client.stream(b"".join(self._held) + event, last=True)
+
+    # From the client, the clock and the gateway
+
+    def client_gone(self) -> None:
+        """The client left: the engine must stop at once, and what was produced is accounted for."""
+        if not self._settled:
+            self._settle(Outcome.CLIENT_CLOSED, CLIENT_CLOSED)
+            self._leave_upstream(abort=True)
+
+    def client_full(self) -> None:
+        if self._upstream is not None:
+            self._upstream.pause()
+
+    def client_drained(self) -> None:
+        if self._upstream is not None:
+            self._upstream.resume()
+
+    def tick(self, now: float) -> None:
+        config = self._gateway.config
+        running = now - self.facts.started
+        if running > config.total or (self._first_token is None and running > config.first_byte):
+            self._fail("request_timeout", "The model did not answer in time.", Outcome.TIMEOUT)
+        elif self.facts.prepared.stream and now - self._last_write >= config.keepalive:
+            self._write(KEEP_ALIVE)
+
+    def cut(self, code: str, sentence: str) -> None:
+        """The gateway ends it: the key was revoked, or the gateway stops."""
+        self._gateway.telemetry.cut.add(code)
+        self._fail(code, sentence, Outcome.INTERRUPTED)
+
+    # Accounts
+
+    def progress(self) -> UsageEvent | None:
+        """The event as it would be if the gateway died now; None when nothing has changed since the last."""
+        if self._settled or self._reader.pieces == self._progress_at:
+            return None
+        self._progress_at = self._reader.pieces
+        status = 200 if self._committed else 503
+        return self._event(Outcome.INTERRUPTED, status, self._bill(), self._gateway.now() - self.facts.started)
+
+    def _bill(self) -> meter.Bill:
+        facts = self.facts
+        if self._status not in (0, 200):
+            return meter.NOTHING
+        return meter.bill(
+            final=self._reader.final if self._reader.complete else None,
+            running=self._reader.running(),
+            chunks=self._reader.pieces,
+            prompt_estimate=meter.estimate_prompt(facts.prepared.body),
+            limits=meter.Limits(facts.route.context_length, facts.prepared.most_tokens),
+        )
+
+    def _settle(self, outcome: Outcome, status: int) -> meter.Bill:
+        bill = self._bill()
+        self._settled = True
+        event = self._event(outcome, status, bill, self._gateway.now() - self.facts.started)
+        self._gateway.settled(self, event, breach=bill.breach)
+        return bill
+
+    def _event(self, outcome: Outcome, status: int, bill: meter.Bill, seconds: float) -> UsageEvent:
+        facts, counts = self.facts, bill.counts
+        return UsageEvent(
+            format=USAGE_FORMAT,
+            event_id=facts.event_id,
+            gateway=self._gateway.config.name,
+            org_id=facts.caller.org.org_id,
+            key_id=facts.caller.key.key_id,
+            deployment_id=facts.route.deployment_id,
+            revision=facts.route.revision,
+            endpoint=facts.endpoint.name,
+            stream=facts.prepared.stream,
+            accepted_at=facts.accepted_at,
+            duration_ms=round(seconds * 1000, 3),
+            outcome=outcome,
+            status=status,
+            counted_by=bill.counted_by,
+            prompt_tokens=counts.prompt,
+            cached_tokens=counts.cached,
+            completion_tokens=counts.completion,
+            reasoning_tokens=counts.reasoning,
+            first_token_ms=None if self._first_token is None else round(self._first_token * 1000, 3),
+        )

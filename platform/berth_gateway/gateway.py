@@ -1,0 +1,219 @@
+"""Everything one gateway process shares: snapshot, spool, router, counters, clocks. Knows no sockets."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import msgspec
+from uuid_utils import uuid7
+
+from berth_gateway import admit
+from berth_gateway.config import Config
+from berth_gateway.contract import GatewayReport, UsageEvent
+from berth_gateway.errors import Refusal, not_ready
+from berth_gateway.exchange import Exchange
+from berth_gateway.head import RequestHead
+from berth_gateway.logs import Log
+from berth_gateway.route import Router
+from berth_gateway.snapshot import SnapshotStore, Verdict, View
+from berth_gateway.spool import Spool
+from berth_gateway.telemetry import Telemetry
+
+if TYPE_CHECKING:
+    from berth_gateway.client import Client
+    from berth_gateway.upstream import Upstream
+
+FINISHING_SECONDS = 5.0  # how long an engine may take to end an answer that says [DONE]
+PROGRESS_SECONDS = 1.0
+
+
+class Gateway:
+    """The state behind all connections. `dial` connects an Upstream; the event loop's side sets it."""
+
+    def __init__(
+        self,
+        config: Config,
+        store: SnapshotStore,
+        spool: Spool,
+        *,
+        log: Log | None = None,
+        now: Callable[[], float] = time.monotonic,
+        wall: Callable[[], float] = time.time,
+    ) -> None:
+        self.config = config
+        self.store = store
+        self.spool = spool
+        self.log = log or Log()
+        self.now = now
+        self.wall = wall
+        self.router = Router()
+        self.telemetry = Telemetry(self._gauges())
+        self.encode = msgspec.json.Encoder().encode
+        self.clients: set[Client] = set()
+        self.exchanges: set[Exchange] = set()
+        self.finishing: dict[Upstream, float] = {}
+        self.draining = False
+        self.room = spool.has_room()
+        self.started_at = wall()
+        self.dial: Callable[[Upstream], None] = _no_dial
+        self._progress_at = 0.0
+        self._last_verdict: Verdict | None = None
+
+    def _gauges(self) -> dict[str, Callable[[], float]]:
+        store, spool = self.store, self.spool
+        return {
+            "berth_gateway_in_flight": lambda: len(self.exchanges),
+            "berth_gateway_connections": lambda: len(self.clients),
+            "berth_gateway_spool_pending": lambda: spool.pending,
+            "berth_gateway_spool_failures": lambda: spool.failures,
+            "berth_gateway_spool_torn": lambda: spool.torn,
+            "berth_gateway_spool_recovered": lambda: spool.recovered,
+            "berth_gateway_snapshot_version": lambda: store.view.version if store.view else 0,
+            "berth_gateway_snapshot_age_seconds": lambda: self.wall() - store.confirmed_at if store.view else -1,
+        }
+
+    # Ids
+
+    def new_request_id(self) -> str:
+        return f"req_{uuid7().hex}"
+
+    def event_id(self, request_id: str) -> str:
+        """The usage event's UUID: the same as in the request id, so that one leads to the other."""
+        h = request_id[4:]
+        return f"{h[:8]}-{h[8:12]}-{h[12:16]}-{h[16:20]}-{h[20:]}"
+
+    # What requests ask
+
+    def usable_view(self) -> View:
+        """Raises Refusal: without a fresh snapshot nobody can be judged, which is no fault of the key."""
+        view = self.store.usable(self.wall())
+        if view is None:
+            if self.store.view is None:
+                raise not_ready("The gateway is starting and does not know any keys yet. Try again shortly.")
+            raise not_ready("The gateway has been without contact to its control plane for too long. Try again later.")
+        return view
+
+    def check_accepting(self) -> None:
+        if self.draining:
+            raise not_ready("The gateway is stopping. Try again.")
+        if not self.room:
+            raise not_ready("The gateway cannot record usage right now. Try again shortly.")
+
+    def check_ready(self) -> None:
+        self.usable_view()
+        self.check_accepting()
+
+    def metrics(self) -> bytes:
+        return self.telemetry.text()
+
+    # What requests tell
+
+    def refused(self, refusal: Refusal, request_id: str, head: RequestHead | None) -> None:
+        self.telemetry.refused.add(refusal.code)
+        if self.config.log_requests:
+            self.log.info(
+                "refused",
+                request_id=request_id,
+                client_request_id=head.client_request_id if head else None,
+                status=refusal.status,
+                code=refusal.code,
+            )
+
+    def settled(self, exchange: Exchange, event: UsageEvent, *, breach: bool) -> None:
+        """The one event of a request. On disk before the last bytes of its answer go out."""
+        self.spool.settle(event)
+        self.exchanges.discard(exchange)
+        telemetry, deployment = self.telemetry, event.deployment_id
+        telemetry.requests.add(deployment, event.endpoint, event.outcome)
+        telemetry.tokens.add(deployment, "prompt", by=event.prompt_tokens)
+        telemetry.tokens.add(deployment, "completion", by=event.completion_tokens)
+        telemetry.counted_by.add(event.counted_by)
+        telemetry.duration.observe(event.duration_ms / 1000, deployment)
+        if event.first_token_ms is not None:
+            telemetry.first_token.observe(event.first_token_ms / 1000, deployment)
+        if breach:
+            telemetry.breaches.add(deployment)
+        if self.config.log_requests:
+            self.log.info(
+                "request",
+                request_id=exchange.facts.request_id,
+                org_id=event.org_id,
+                key_id=event.key_id,
+                deployment_id=deployment,
+                revision=event.revision,
+                endpoint=event.endpoint,
+                stream=event.stream,
+                status=event.status,
+                outcome=event.outcome,
+                counted_by=event.counted_by,
+                prompt_tokens=event.prompt_tokens,
+                completion_tokens=event.completion_tokens,
+                duration_ms=event.duration_ms,
+                first_token_ms=event.first_token_ms,
+            )
+
+    # Snapshots
+
+    def offer_snapshot(self, packed: bytes) -> Verdict:
+        """Applies a snapshot if it is good; then whoever may no longer call is cut."""
+        verdict = self.store.offer(packed, self.wall())
+        self.telemetry.snapshots.add(verdict)
+        view = self.store.view
+        if verdict is Verdict.APPLIED and view is not None:
+            self.log.info("snapshot_applied", epoch=view.epoch, version=view.version)
+            self.router.keep_only(view.routes.values())
+            self._cut_revoked(view)
+        elif verdict is not Verdict.CURRENT and verdict is not self._last_verdict:
+            self.log.error("snapshot_refused", reason=verdict, version=view.version if view else None)
+        self._last_verdict = verdict
+        return verdict
+
+    def _cut_revoked(self, view: View) -> None:
+        now = self.wall()
+        for exchange in list(self.exchanges):
+            if not admit.still_admitted(view, exchange.facts.caller, exchange.facts.route, now):
+                exchange.cut("invalid_api_key", "The API key may no longer be used for this request.")
+
+    def report(self) -> GatewayReport:
+        view = self.store.view
+        return GatewayReport(
+            gateway=self.config.name,
+            epoch=view.epoch if view else "",
+            version=view.version if view else 0,
+            at=self.wall(),
+            started_at=self.started_at,
+            in_flight=len(self.exchanges),
+            spool_pending=self.spool.pending,
+        )
+
+    # The clock
+
+    def tick(self) -> None:
+        """Several times a second: deadlines, heartbeats, progress of running requests, log lines."""
+        now = self.now()
+        for client in list(self.clients):
+            client.tick(now)
+        for exchange in list(self.exchanges):
+            exchange.tick(now)
+        for upstream, since in list(self.finishing.items()):
+            if now - since > FINISHING_SECONDS:
+                upstream.abort()
+        if now - self._progress_at >= PROGRESS_SECONDS:
+            self._progress_at = now
+            events = [event for x in self.exchanges if (event := x.progress()) is not None]
+            if events:
+                self.spool.progress(events)
+            self.spool.retry()
+            self.room = self.spool.has_room()
+        self.log.flush()
+
+    def cut_all(self) -> None:
+        """The end of a drain: what still runs is ended with an error its client can see."""
+        for exchange in list(self.exchanges):
+            exchange.cut("service_unavailable", "The gateway is stopping.")
+
+
+def _no_dial(upstream: Upstream) -> None:
+    upstream.failed()

@@ -1,0 +1,131 @@
+"""The process: listening sockets, signals, periodic work, drain."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import socket
+from collections.abc import Callable
+
+import uvloop
+
+from berth_gateway.config import Config, ConfigError
+from berth_gateway.edges import ClientEdge, Dialer
+from berth_gateway.gateway import Gateway
+from berth_gateway.link import Link
+from berth_gateway.snapshot import SnapshotStore, load_public_key
+from berth_gateway.spool import Spool, SpoolError
+
+BACKLOG = 2048
+TICK_SECONDS = 0.25
+
+
+def run(config: Config) -> None:
+    """Serves until SIGTERM or SIGINT. Raises ConfigError with a sentence when it cannot start."""
+    store, usage_key, spool = _open(config)
+    sockets = _listen(config)
+    gateway = Gateway(config, store, spool)
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(_serve(gateway, sockets, usage_key))
+    spool.close()
+    gateway.log.flush()
+
+
+def _open(config: Config) -> tuple[SnapshotStore, bytes, Spool]:
+    try:
+        public_key = load_public_key(config.snapshot_public_key_file.read_bytes())
+    except OSError as fault:
+        raise ConfigError(f"{config.snapshot_public_key_file} cannot be read: {fault.strerror}.") from None
+    except ValueError:
+        raise ConfigError(f"{config.snapshot_public_key_file} holds no Ed25519 public key.") from None
+    try:
+        usage_key = config.usage_key_file.read_bytes()
+        if len(usage_key) != 32:
+            usage_key = bytes.fromhex(usage_key.strip().decode("ascii"))
+    except OSError as fault:
+        raise ConfigError(f"{config.usage_key_file} cannot be read: {fault.strerror}.") from None
+    except ValueError:
+        usage_key = b""
+    if len(usage_key) != 32:
+        raise ConfigError(f"{config.usage_key_file} must hold 32 bytes, raw or in hexadecimal.")
+    try:
+        spool = Spool(config.folder)
+    except SpoolError as fault:
+        raise ConfigError(str(fault)) from None
+    return SnapshotStore(public_key, config.folder / "snapshot.bin", config.snapshot_max_age), usage_key, spool
+
+
+def _listen(config: Config) -> list[socket.socket]:
+    sockets = [_socket(config.bind, config.port, reuse_port=config.reuse_port)]
+    if config.admin_port is not None:
+        sockets.append(_socket("127.0.0.1", config.admin_port, reuse_port=False))
+    return sockets
+
+
+def _socket(address: str, port: int, *, reuse_port: bool) -> socket.socket:
+    sock = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET)
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if reuse_port:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        sock.bind((address, port))
+    except OSError as fault:
+        sock.close()
+        raise ConfigError(
+            f"The gateway cannot listen on {address} port {port}: {fault.strerror}. Stop what uses it, or choose another port."
+        ) from None
+    return sock
+
+
+async def _serve(gateway: Gateway, sockets: list[socket.socket], usage_key: bytes) -> None:
+    loop = asyncio.get_running_loop()
+    gateway.dial = Dialer(loop)
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    verdict = gateway.store.load(gateway.wall())
+    if verdict is not None:
+        gateway.log.info("snapshot_loaded", reason=verdict)
+    link = Link(gateway, usage_key)
+    work = [loop.create_task(link.run()), loop.create_task(_tick(gateway))]
+    makers: list[Callable[[], ClientEdge]] = [lambda: ClientEdge(gateway), lambda: ClientEdge(gateway, admin=True)]
+    servers = [
+        await loop.create_server(make, sock=sock, backlog=BACKLOG) for make, sock in zip(makers, sockets, strict=False)
+    ]
+    gateway.log.info("listening", gateway=gateway.config.name, port=sockets[0].getsockname()[1])
+    gateway.log.flush()
+    stopping = loop.create_task(stop.wait())
+    # A task that ends by itself is a fault of ours; the supervisor starts the process anew.
+    done, _ = await asyncio.wait([stopping, *work], return_when=asyncio.FIRST_COMPLETED)
+    for server in servers:
+        server.close()
+    await _drain(gateway)
+    for task in [stopping, *work]:
+        task.cancel()
+    await asyncio.gather(stopping, *work, return_exceptions=True)
+    gateway.spool.sync()
+    await link.close()
+    gateway.log.info("stopped", gateway=gateway.config.name)
+    for task in done:
+        task.result()
+
+
+async def _tick(gateway: Gateway) -> None:
+    while True:
+        await asyncio.sleep(TICK_SECONDS)
+        gateway.tick()
+
+
+async def _drain(gateway: Gateway) -> None:
+    """New requests are refused, idle connections closed; what runs may finish within the bound."""
+    gateway.draining = True
+    gateway.log.info("draining", count=len(gateway.exchanges))
+    try:
+        async with asyncio.timeout(gateway.config.drain):
+            while gateway.exchanges:  # noqa: ASYNC110 - the core that empties it knows no event loop
+                await asyncio.sleep(0.05)
+    except TimeoutError:
+        gateway.cut_all()
+    for client in list(gateway.clients):
+        client.leave()
+    await asyncio.sleep(0.05)  # the last bytes go out

@@ -1,0 +1,335 @@
+"""Usage on disk before anything depends on it: an append-only spool that survives a killed process at any point.
+
+Two kinds of record: OPEN is written before a request goes to an engine, and again while it runs, and holds the event as
+it would have to be if the gateway died now; SETTLED holds the event as it became. At start, what is open and not settled
+is settled. Settled events are numbered; a position is the number of the next one. Whole segments are deleted once the
+control plane says that their events are in PostgreSQL.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import struct
+import zlib
+from collections import OrderedDict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from berth_gateway.contract import UsageEvent
+
+OPEN, SETTLED = 1, 2
+SEGMENT_BYTES = 4 * 1024 * 1024
+RESERVE_BYTES = 8 * 1024 * 1024  # free disk below which no request is admitted, so that running ones can settle
+
+_HEADER = struct.Struct("<IIB")  # length, CRC-32 of kind and payload, kind
+_MAX_RECORD = 64 * 1024
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(UsageEvent).decode
+
+
+class SpoolError(Exception):
+    """The spool cannot be used; the text is a sentence for people."""
+
+
+class SpoolFull(Exception):
+    """A record could not be written. Nothing of it is in the file."""
+
+
+@dataclass(slots=True)
+class Segment:
+    """`base`: position of its first settled event; `end`: one behind its last."""
+
+    path: Path
+    serial: int
+    base: int
+    end: int
+    size: int
+
+
+@dataclass(slots=True)
+class Checkpoint:
+    """Descriptors to be synced: finished segments (then closed) and the active one. `position` is durable afterwards."""
+
+    position: int
+    fd: int
+    finished: list[int]
+
+
+class Spool:
+    """One process's spool. All methods but `make_durable` and `read` belong to the event loop's thread."""
+
+    def __init__(self, folder: Path, *, segment_bytes: int = SEGMENT_BYTES) -> None:
+        self._folder = folder
+        self._segment_bytes = segment_bytes
+        self._segments: list[Segment] = []
+        self._open: OrderedDict[str, UsageEvent] = OrderedDict()
+        self._late: list[UsageEvent] = []  # settled, but the disk was full
+        self._fd = -1
+        self._unsynced: list[int] = []  # descriptors of finished segments, to be synced and closed
+        self._dirty = False
+        self.durable = 0  # position up to which events are known to be on the disk
+        self.acknowledged = 0
+        self.torn = 0  # damaged records met at start
+        self.recovered = 0  # events settled at start
+        self.failures = 0
+        self._lock = self._take_lock()
+        try:
+            self._recover()
+        except OSError as fault:
+            raise SpoolError(f"The spool in {folder} cannot be read or written: {fault.strerror}.") from None
+
+    @property
+    def next_position(self) -> int:
+        return self._segments[-1].end
+
+    @property
+    def pending(self) -> int:
+        return self.next_position - self.acknowledged + len(self._late)
+
+    # Writing
+
+    def accept(self, event: UsageEvent) -> None:
+        """Before a request goes upstream. Raises SpoolFull: then it must not go."""
+        if self._late:
+            self._settle_late()
+        self._write(((OPEN, event),))
+        self._open[event.event_id] = event
+
+    def progress(self, events: list[UsageEvent]) -> None:
+        """The state of running requests. Best effort: without it a killed gateway bills what it last knew."""
+        for event in events:
+            self._open[event.event_id] = event
+        try:
+            self._write([(OPEN, event) for event in events])
+        except SpoolFull:
+            return
+
+    def settle(self, event: UsageEvent) -> None:
+        """The end of a request; exactly once for each accepted one. Kept in memory if the disk is full, and tried again."""
+        self._open.pop(event.event_id, None)
+        try:
+            self._write(((SETTLED, event),))
+        except SpoolFull:
+            self._late.append(event)
+
+    def retry(self) -> None:
+        """Tries again what the disk had no room for."""
+        if self._late:
+            try:
+                self._settle_late()
+            except SpoolFull:
+                return
+
+    def has_room(self) -> bool:
+        """Whether the disk has room for what running requests will write."""
+        disk = os.statvfs(self._folder)
+        return not self._late and disk.f_bavail * disk.f_frsize > RESERVE_BYTES
+
+    def _settle_late(self) -> None:
+        while self._late:
+            self._write(((SETTLED, self._late[0]),))
+            self._late.pop(0)
+
+    def _write(self, records: tuple[tuple[int, UsageEvent], ...] | list[tuple[int, UsageEvent]]) -> None:
+        segment = self._segments[-1]
+        data = b"".join(_frame(kind, _encode(event)) for kind, event in records)
+        try:
+            written = os.write(self._fd, data)
+        except OSError:
+            self.failures += 1
+            raise SpoolFull from None
+        if written < len(data):
+            os.ftruncate(self._fd, segment.size)
+            self.failures += 1
+            raise SpoolFull
+        segment.size += written
+        segment.end += sum(kind == SETTLED for kind, _ in records)
+        self._dirty = True
+        if segment.size >= self._segment_bytes:
+            self._rotate()
+
+    def _rotate(self) -> None:
+        """A new segment, beginning with what is open, so that older ones can be deleted whole."""
+        try:
+            self._begin_segment(self.next_position, list(self._open.values()))
+        except (OSError, SpoolFull):
+            self.failures += 1  # the old segment just grows on
+
+    def _begin_segment(self, base: int, carried: list[UsageEvent]) -> None:
+        serial = self._segments[-1].serial + 1 if self._segments else 1
+        path = self._folder / f"{serial:010d}-{base:020d}.spool"
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        data = b"".join(_frame(OPEN, _encode(event)) for event in carried)
+        try:
+            if os.write(fd, data) < len(data):
+                raise OSError
+        except OSError:
+            os.close(fd)
+            path.unlink()
+            raise SpoolFull from None
+        if self._fd >= 0:
+            self._unsynced.append(self._fd)
+        self._fd = fd
+        self._segments.append(Segment(path, serial, base, base, len(data)))
+        self._dirty = True
+
+    # Reaching the disk
+
+    def checkpoint(self) -> Checkpoint | None:
+        """What has been written and is not yet known to be durable; None if there is nothing."""
+        if not self._dirty:
+            return None
+        self._dirty = False
+        finished, self._unsynced = self._unsynced, []
+        return Checkpoint(self.next_position, self._fd, finished)
+
+    def make_durable(self, checkpoint: Checkpoint) -> None:
+        """Blocks until the disk has it. May run in another thread, one call at a time. Raises OSError."""
+        try:
+            while checkpoint.finished:
+                os.fdatasync(checkpoint.finished[-1])
+                os.close(checkpoint.finished.pop())
+            os.fdatasync(checkpoint.fd)
+        except OSError:
+            self._unsynced = checkpoint.finished + self._unsynced
+            self._dirty = True
+            self.failures += 1
+            raise
+        self.durable = max(self.durable, checkpoint.position)
+
+    def sync(self) -> None:
+        checkpoint = self.checkpoint()
+        if checkpoint is not None:
+            self.make_durable(checkpoint)
+
+    def read(self, start: int, limit: int) -> tuple[list[UsageEvent], int]:
+        """Up to `limit` durable events from position `start`, and the position behind them. May run in another thread."""
+        events: list[UsageEvent] = []
+        position = start
+        for segment in list(self._segments):
+            if segment.end <= start:
+                continue
+            position = segment.base
+            for kind, event in _records(segment.path, segment.size):
+                if kind != SETTLED:
+                    continue
+                if position >= self.durable or len(events) >= limit:
+                    return events, position
+                if position >= start:
+                    events.append(event)
+                position += 1
+        return events, max(position, start)
+
+    # Trimming
+
+    def acknowledge(self, position: int) -> None:
+        """Everything before `position` is in PostgreSQL: segments that hold nothing else are deleted."""
+        if position > self.next_position:
+            self._rebase(position)
+        self.acknowledged = max(self.acknowledged, position)
+        while len(self._segments) > 1 and self._segments[0].end <= self.acknowledged:
+            self._segments.pop(0).path.unlink(missing_ok=True)
+
+    def _rebase(self, position: int) -> None:
+        """The control plane knows more events of this name than this spool has numbered: the folder was lost or replaced.
+
+        What is here has other events under numbers already acknowledged, so it is numbered anew behind them.
+        """
+        self.sync()
+        pending = [e for s in self._segments for k, e in _records(s.path, s.size) if k == SETTLED]
+        try:
+            self._begin_segment(position, list(self._open.values()))
+            for event in pending:
+                self._write(((SETTLED, event),))
+        except (OSError, SpoolFull):
+            self.failures += 1
+            return
+        self.sync()
+
+    # Starting and stopping
+
+    def _take_lock(self) -> int:
+        try:
+            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            lock = os.open(self._folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as fault:
+            raise SpoolError(f"The spool folder {self._folder} cannot be used: {fault.strerror}.") from None
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(lock)
+            raise SpoolError(
+                f"Another gateway process uses the spool folder {self._folder}. Give each its own BERTH_GATEWAY_DIR."
+            ) from None
+        return lock
+
+    def _recover(self) -> None:
+        unsettled: OrderedDict[str, UsageEvent] = OrderedDict()
+        for path in sorted(self._folder.glob("*.spool")):
+            serial, _, first = path.stem.partition("-")
+            segment = Segment(path, int(serial), int(first), int(first), 0)
+            for kind, event in self._whole_records(segment):
+                if kind == SETTLED:
+                    segment.end += 1
+                    unsettled.pop(event.event_id, None)
+                else:
+                    unsettled[event.event_id] = event
+            self._segments.append(segment)
+        base = self._segments[-1].end if self._segments else 0
+        self.acknowledged = self._segments[0].base if self._segments else 0
+        self._begin_segment(base, [])
+        for event in unsettled.values():
+            self._write(((SETTLED, event),))
+            self.recovered += 1
+        self.sync()
+        self.durable = self.next_position
+
+    def _whole_records(self, segment: Segment) -> Iterator[tuple[int, UsageEvent]]:
+        """Records up to the first damaged one; the torn tail behind it is cut off."""
+        size = segment.path.stat().st_size
+        yield from _records(segment.path, size)
+        segment.size = _good_bytes(segment.path, size)
+        if segment.size < size:
+            self.torn += 1
+            os.truncate(segment.path, segment.size)
+
+    def close(self) -> None:
+        self.retry()
+        self.sync()
+        os.close(self._fd)
+        os.close(self._lock)
+
+
+def _frame(kind: int, payload: bytes) -> bytes:
+    return _HEADER.pack(len(payload), zlib.crc32(payload, kind), kind) + payload
+
+
+def _payloads(path: Path, size: int) -> Iterator[tuple[int, bytes, int]]:
+    """Kind, payload and end offset of each undamaged record within the first `size` bytes."""
+    with path.open("rb") as file:
+        at = 0
+        while at + _HEADER.size <= size:
+            length, crc, kind = _HEADER.unpack(file.read(_HEADER.size))
+            at += _HEADER.size + length
+            if length > _MAX_RECORD or at > size or kind not in (OPEN, SETTLED):
+                return
+            payload = file.read(length)
+            if zlib.crc32(payload, kind) != crc:
+                return
+            yield kind, payload, at
+
+
+def _records(path: Path, size: int) -> Iterator[tuple[int, UsageEvent]]:
+    for kind, payload, _ in _payloads(path, size):
+        try:
+            yield kind, _decode(payload)
+        except msgspec.DecodeError:
+            return
+
+
+def _good_bytes(path: Path, size: int) -> int:
+    return max((end for _, _, end in _payloads(path, size)), default=0)

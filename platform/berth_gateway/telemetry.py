@@ -1,0 +1,159 @@
+"""Counters and histograms in Prometheus' text form. Labels are ids and enums from closed lists, never what a client wrote."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300)
+
+
+class Counter:
+    """Only rises. One number for each combination of labels."""
+
+    kind = "counter"
+
+    def __init__(self, name: str, help_: str, labels: tuple[str, ...] = ()) -> None:
+        self.name, self.help, self.labels = name, help_, labels
+        self._values: dict[tuple[str, ...], float] = {} if labels else {(): 0}
+
+    def add(self, *labels: str, by: float = 1) -> None:
+        self._values[labels] = self._values.get(labels, 0) + by
+
+    def value(self, *labels: str) -> float:
+        return self._values.get(labels, 0)
+
+    def lines(self) -> list[str]:
+        return [f"{self.name}{_labels(self.labels, v)} {n:g}" for v, n in sorted(self._values.items())]
+
+
+class Gauge:
+    """Read when asked."""
+
+    kind = "gauge"
+
+    def __init__(self, name: str, help_: str, read: Callable[[], float]) -> None:
+        self.name, self.help, self._read = name, help_, read
+
+    def lines(self) -> list[str]:
+        return [f"{self.name} {self._read():.17g}"]
+
+
+class Histogram:
+    kind = "histogram"
+
+    def __init__(
+        self, name: str, help_: str, labels: tuple[str, ...] = (), bounds: tuple[float, ...] = SECONDS
+    ) -> None:
+        self.name, self.help, self.labels, self._bounds = name, help_, labels, bounds
+        self._counts: dict[tuple[str, ...], list[int]] = {}
+        self._sums: dict[tuple[str, ...], float] = {}
+
+    def observe(self, value: float, *labels: str) -> None:
+        counts = self._counts.get(labels)
+        if counts is None:
+            counts = self._counts[labels] = [0] * (len(self._bounds) + 1)
+        counts[bisect_left(self._bounds, value)] += 1
+        self._sums[labels] = self._sums.get(labels, 0.0) + value
+
+    def lines(self) -> list[str]:
+        out = []
+        for values, counts in sorted(self._counts.items()):
+            total = 0
+            for bound, count in zip([*map(str, self._bounds), "+Inf"], counts, strict=True):
+                total += count
+                out.append(f"{self.name}_bucket{_labels((*self.labels, 'le'), (*values, bound))} {total}")
+            out.append(f"{self.name}_sum{_labels(self.labels, values)} {self._sums[values]:g}")
+            out.append(f"{self.name}_count{_labels(self.labels, values)} {total}")
+        return out
+
+
+def _labels(names: tuple[str, ...], values: tuple[str, ...]) -> str:
+    if not names:
+        return ""
+    return "{" + ",".join(f'{n}="{v}"' for n, v in zip(names, values, strict=True)) + "}"
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """One metric as it is documented. `labels` have values from closed lists: deployment ids, outcomes, codes."""
+
+    name: str
+    kind: type[Counter | Gauge | Histogram]
+    help: str
+    labels: tuple[str, ...] = ()
+
+
+METRICS = (
+    Metric(
+        "berth_gateway_requests_total",
+        Counter,
+        "Accepted requests, by how they ended.",
+        ("deployment", "endpoint", "outcome"),
+    ),
+    Metric("berth_gateway_refused_total", Counter, "Requests answered with an error by the gateway.", ("code",)),
+    Metric("berth_gateway_tokens_total", Counter, "Tokens metered.", ("deployment", "kind")),
+    Metric("berth_gateway_first_token_seconds", Histogram, "Time to the first token.", ("deployment",)),
+    Metric("berth_gateway_request_seconds", Histogram, "Time to the last byte.", ("deployment",)),
+    Metric("berth_gateway_retries_total", Counter, "Requests sent to a replica a second time.", ("reason",)),
+    Metric(
+        "berth_gateway_usage_breaches_total",
+        Counter,
+        "Answers whose engine figures did not fit what was relayed.",
+        ("deployment",),
+    ),
+    Metric("berth_gateway_counted_total", Counter, "Usage events, by where their counts come from.", ("by",)),
+    Metric("berth_gateway_snapshots_total", Counter, "Snapshots offered, by verdict.", ("verdict",)),
+    Metric("berth_gateway_usage_shipped_total", Counter, "Usage events written to the stream, repeats included."),
+    Metric("berth_gateway_valkey_failures_total", Counter, "Attempts that Valkey did not answer.", ("job",)),
+    Metric("berth_gateway_cut_total", Counter, "Running requests that the gateway ended.", ("reason",)),
+    Metric("berth_gateway_in_flight", Gauge, "Accepted requests that run."),
+    Metric("berth_gateway_connections", Gauge, "Open client connections."),
+    Metric("berth_gateway_spool_pending", Gauge, "Usage events not yet known to be in PostgreSQL."),
+    Metric("berth_gateway_spool_failures", Gauge, "Writes to the spool that failed since the start."),
+    Metric("berth_gateway_spool_torn", Gauge, "Damaged spool records met at start."),
+    Metric("berth_gateway_spool_recovered", Gauge, "Requests settled at start, because the gateway was killed."),
+    Metric("berth_gateway_snapshot_version", Gauge, "Version of the applied snapshot."),
+    Metric(
+        "berth_gateway_snapshot_age_seconds", Gauge, "Seconds since Valkey last confirmed the snapshot; -1 without one."
+    ),
+)
+
+
+class Telemetry:
+    """Everything the gateway counts. `gauges` reads the gauges' numbers when /metrics is asked for."""
+
+    def __init__(self, gauges: Mapping[str, Callable[[], float]]) -> None:
+        known = {metric.name: metric for metric in METRICS}
+
+        def counter(name: str) -> Counter:
+            metric = known[f"berth_gateway_{name}"]
+            return Counter(metric.name, metric.help, metric.labels)
+
+        def histogram(name: str) -> Histogram:
+            metric = known[f"berth_gateway_{name}"]
+            return Histogram(metric.name, metric.help, metric.labels)
+
+        self.requests = counter("requests_total")
+        self.refused = counter("refused_total")
+        self.tokens = counter("tokens_total")
+        self.first_token = histogram("first_token_seconds")
+        self.duration = histogram("request_seconds")
+        self.retries = counter("retries_total")
+        self.breaches = counter("usage_breaches_total")
+        self.counted_by = counter("counted_total")
+        self.snapshots = counter("snapshots_total")
+        self.shipped = counter("usage_shipped_total")
+        self.link_failures = counter("valkey_failures_total")
+        self.cut = counter("cut_total")
+        self._gauges = [
+            Gauge(metric.name, metric.help, gauges[metric.name]) for metric in METRICS if metric.kind is Gauge
+        ]
+
+    def text(self) -> bytes:
+        out: list[str] = []
+        metrics = [m for m in vars(self).values() if isinstance(m, Counter | Histogram)]
+        for metric in [*metrics, *self._gauges]:
+            out += [f"# HELP {metric.name} {metric.help}", f"# TYPE {metric.name} {metric.kind}", *metric.lines()]
+        return ("\n".join(out) + "\n").encode()

@@ -1,0 +1,204 @@
+"""One connection to a replica, without its socket: asks, reads the answer's framing, and goes back to the pool clean or not at all."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+from berth_gateway.framing import Body, ChunkedBody, FramingError, LengthBody, UntilClose
+from berth_gateway.head import HeadError, ResponseHead, read_response
+from berth_gateway.route import Address
+
+if TYPE_CHECKING:
+    from berth_gateway.gateway import Gateway
+
+
+class Wire(Protocol):
+    """What the core needs of a transport."""
+
+    def write(self, data: bytes) -> None: ...
+    def write_eof(self) -> None: ...
+    def close(self) -> None: ...
+    def abort(self) -> None: ...
+    def pause_reading(self) -> None: ...
+    def resume_reading(self) -> None: ...
+
+
+class Asker(Protocol):
+    """Who waits for an answer."""
+
+    def answered(self, head: ResponseHead) -> None:
+        """The head has come."""
+
+    def payload(self, data: bytes) -> None:
+        """A part of the body, framing removed."""
+
+    def ended(self) -> None:
+        """The answer is whole."""
+
+    def broken(self, *, answered: bool, reused: bool) -> None:
+        """The connection failed: before any byte of the answer, or within it; a fresh one or one from the pool."""
+
+
+class Upstream:
+    """Asks one request at a time. A connection with bytes left over is never pooled."""
+
+    __slots__ = (
+        "_asker",
+        "_body",
+        "_buffer",
+        "_gateway",
+        "_keep",
+        "_message",
+        "_paused",
+        "_reused",
+        "_started",
+        "_wire",
+        "where",
+    )
+
+    def __init__(self, gateway: Gateway, where: Address) -> None:
+        self._gateway = gateway
+        self.where = where
+        self._wire: Wire | None = None
+        self._asker: Asker | None = None
+        self._message = b""
+        self._body: Body | None = None
+        self._buffer = b""
+        self._keep = False
+        self._reused = False
+        self._started = False  # a byte of the answer has come
+        self._paused = False
+
+    # From the asker
+
+    def ask(self, asker: Asker, message: bytes) -> None:
+        """Sends a request, at once or as soon as the connection stands."""
+        self._asker = asker
+        self._body, self._buffer, self._started, self._keep = None, b"", False, False
+        if self._wire is None:
+            self._message = message
+            self._gateway.dial(self)
+        else:
+            self._reused = True
+            self._wire.write(message)
+
+    def release(self) -> None:
+        """The asker has all it wants. The connection is kept if the rest of the answer ends as it should."""
+        self._asker = None
+        self.resume()
+        if self._body is None or not self._body.done:
+            self._gateway.finishing[self] = self._gateway.now()
+
+    def abort(self) -> None:
+        """Ends the connection at once, which tells the engine to stop generating."""
+        self._asker = None
+        self._gateway.finishing.pop(self, None)
+        if self._wire is not None:
+            self._wire.abort()
+
+    def discard(self) -> None:
+        if self._wire is not None:
+            self._wire.close()
+
+    def pause(self) -> None:
+        if self._wire is not None and not self._paused:
+            self._paused = True
+            self._wire.pause_reading()
+
+    def resume(self) -> None:
+        if self._wire is not None and self._paused:
+            self._paused = False
+            self._wire.resume_reading()
+
+    # From the connection
+
+    def opened(self, wire: Wire) -> None:
+        self._wire = wire
+        if self._asker is None:  # the client left while the connection was made
+            wire.abort()
+            return
+        message, self._message = self._message, b""
+        wire.write(message)
+
+    def failed(self) -> None:
+        """No connection could be made."""
+        asker, self._asker = self._asker, None
+        self._message = b""
+        if asker is not None:
+            asker.broken(answered=False, reused=False)
+
+    def received(self, data: bytes) -> None:
+        if self._asker is None and self not in self._gateway.finishing:
+            self._gateway.router.forget(self.where, self)  # an answer nobody asked for
+            self.abort()
+            return
+        try:
+            self._started = True
+            if self._body is None:
+                rest = self._read_head(self._buffer + data if self._buffer else data)
+                if rest is None:
+                    return
+                data = rest
+            body = self._body
+            if body is None:
+                return
+            payload = body.feed(data)
+        except (HeadError, FramingError):
+            self._break()
+            return
+        if payload and self._asker is not None:
+            self._asker.payload(payload)
+        if body.done and body is self._body:
+            self._finish(body)
+
+    def _read_head(self, data: bytes) -> bytes | None:
+        """What follows the head; None while it is incomplete."""
+        while True:
+            head = read_response(data)
+            if head is None:
+                self._buffer = data
+                return None
+            data = data[head.consumed :]
+            if head.status >= 200:
+                break
+        self._buffer = b""
+        self._keep = head.keep_alive
+        if head.chunked:
+            self._body = ChunkedBody()
+        elif head.status in (204, 304):
+            self._body = LengthBody(0)
+        elif head.length >= 0:
+            self._body = LengthBody(head.length)
+        else:
+            self._body, self._keep = UntilClose(), False
+        if self._asker is not None:
+            self._asker.answered(head)
+        return data
+
+    def _finish(self, body: Body) -> None:
+        asker, self._asker = self._asker, None
+        self._gateway.finishing.pop(self, None)
+        self._body = None
+        self.resume()
+        if not self._keep or body.rest or not self._gateway.router.give_back(self.where, self):
+            self.discard()
+        if asker is not None:
+            asker.ended()
+
+    def lost(self) -> None:
+        """The connection is gone."""
+        self._wire = None
+        self._gateway.finishing.pop(self, None)
+        asker, self._asker = self._asker, None
+        if asker is None:
+            self._gateway.router.forget(self.where, self)
+        elif isinstance(self._body, UntilClose):
+            asker.ended()
+        else:
+            asker.broken(answered=self._started, reused=self._reused)
+
+    def _break(self) -> None:
+        asker, self._asker = self._asker, None
+        self.abort()
+        if asker is not None:
+            asker.broken(answered=True, reused=self._reused)

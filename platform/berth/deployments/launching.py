@@ -11,6 +11,8 @@ from berth.deployments.models import Replica
 from berth.deployments.step import DRAIN_SECONDS
 
 START_DEADLINE_SECONDS = 600
+_STACK_BYTES = 8 << 20
+_THREADS_PER_SLOT, _THREADS = 4, 32  # of llama.cpp's HTTP server and of the engine
 
 
 def launch_spec(replica: Replica) -> LaunchSpec:
@@ -30,16 +32,16 @@ def launch_spec(replica: Replica) -> LaunchSpec:
         threads=revision.threads,
         secret_file="",
         state_dir="",
-        memory_limit=memory_limit(revision.memory),
+        memory_limit=memory_limit(revision.memory, revision.slots),
         start_deadline_seconds=START_DEADLINE_SECONDS,
         drain_seconds=DRAIN_SECONDS,
     )
 
 
-def memory_limit(planned: int) -> int:
-    """Bytes at which an engine is stopped from taking more than was planned: a quarter and 512 MiB above it, because limits count
-    what is reserved and not only what is used."""
-    return planned + planned // 4 + (512 << 20)
+def memory_limit(planned: int, slots: int) -> int:
+    """Bytes of private memory at which an engine is refused more: above the plan by an eighth, and by the stacks of its threads,
+    which the kernel counts whole (8 MiB each) although little of them is used (docs/planner.md)."""
+    return planned + planned // 8 + (slots * _THREADS_PER_SLOT + _THREADS) * _STACK_BYTES
 
 
 def _files(replica: Replica) -> QuerySet[ArtefactFile]:

@@ -12,11 +12,20 @@ from berth.catalog.facts import artefact_facts, model_facts
 from berth.catalog.models import Artefact, ModelVersion
 from berth.compute.provider import Offer, Provider, ProviderError
 from berth.compute.registry import default_provider
+from berth.deployments.launching import memory_limit
+from berth.deployments.models import Revision
 from berth.planner.needs import BadNeeds, Needs, Pins, read_needs, read_pins
 from berth.planner.plan import plan
 from berth.planner.shapes import Plan, PlanArtefact
 from berth.planner.tiers import Tier
 from berth.web.errors import ApiError
+
+
+class Room(msgspec.Struct, frozen=True):
+    """Bytes on a tier: `usable` by all replicas together, as planned; `free` as measured now."""
+
+    usable: int
+    free: int
 
 
 class NoPlan(ApiError):
@@ -109,6 +118,10 @@ def wishes_json(wishes: Needs | Pins) -> dict[str, Any]:
     return plain
 
 
-def usable_memory(offers: Sequence[Offer]) -> dict[str, int]:
-    """Bytes that replicas may hold together, by tier. The same figure that a plan is made for."""
-    return {offer.key: tier_of(offer).usable_memory for offer in offers}
+def room_on(offers: Sequence[Offer], revision: Revision) -> Room:
+    """What the revision's tier has for replicas: by plan, and by what is really free beside the margin that a start asks for."""
+    margin = memory_limit(revision.memory, revision.slots) - revision.memory
+    for offer in offers:
+        if offer.key == revision.tier:
+            return Room(usable=tier_of(offer).usable_memory, free=offer.free_memory_bytes - margin)
+    return Room(usable=0, free=0)

@@ -1,0 +1,260 @@
+"""The reconciler: claim, observe, decide, write down, act, let go.
+
+Nothing outside the database happens inside a transaction, and nothing is written without the lease token. A place for a
+replica is recorded before it is started, so whoever comes after a crash finds it and starts the same name again.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+from django.db import connection, transaction
+
+from berth.compute.provider import NoCapacity, ObservedReplica, Provider, ProviderError, ProviderUnavailable
+from berth.deployments import lease
+from berth.deployments.history import record, tell
+from berth.deployments.launching import launch_spec
+from berth.deployments.models import Deployment, Replica, Revision
+from berth.deployments.planning import room_on
+from berth.deployments.secrets import replica_secret
+from berth.deployments.states import State, check_move
+from berth.deployments.step import Decision, Retire, Start, Stop, step
+from berth.deployments.view import living, look, set_fields, wanted_of, write_ended, write_seen
+from berth.deployments.world import World
+from berth.outbox.services import announce
+
+log = logging.getLogger(__name__)
+
+PROVIDER_PAUSE = timedelta(seconds=5)
+NO_ROOM_PAUSE = timedelta(seconds=3)
+KEPT_ENDED = 3  # ended replicas of a deployment whose logs stay readable
+_ADMISSION_LOCK = 0x62657274  # Postgres advisory lock: memory is handed out by one reconciler at a time
+
+Clock = Callable[[], datetime]
+
+
+def utc_now() -> datetime:
+    return datetime.now(UTC)
+
+
+def reconcile(deployment_id: UUID, provider: Provider, clock: Clock = utc_now) -> datetime | None:
+    """One look. Returns when to look again; None: it was not due, is held by somebody else, or was taken from us."""
+    deployment = lease.claim(deployment_id, clock())
+    if deployment is None:
+        return None
+    try:
+        check_at = _look(deployment, provider, clock)
+    except ProviderUnavailable:
+        log.warning("provider_unavailable", extra={"deployment_id": str(deployment_id), "provider": provider.name})
+        check_at = clock() + PROVIDER_PAUSE
+    return lease.release(deployment, check_at, clock())
+
+
+def _look(deployment: Deployment, provider: Provider, clock: Clock) -> datetime:
+    revision = deployment.revision
+    if revision is None:  # services make both in one transaction
+        raise ValueError("a deployment without a revision")
+    observed = {replica.name: replica for replica in provider.observe(str(deployment.pk))}
+    room = room_on(provider.offers(), revision)
+    now = clock()
+    with transaction.atomic():
+        row = lease.locked(deployment)
+        if row is None:
+            return now
+        if (row.desired, row.revision_id) != (deployment.desired, deployment.revision_id):
+            return now  # what is wanted has just changed: look again with that
+        replicas = list(living(row))
+        wanted = wanted_of(row, revision)
+        world = look(row, revision, wanted, replicas, list(observed.values()), room, now)
+        decision = step(wanted, world)
+        if _starts_new(decision):
+            _one_at_a_time()
+            world = look(row, revision, wanted, replicas, list(observed.values()), room, now)
+            decision = step(wanted, world)
+        _write(row, revision, replicas, observed, world, decision, now)
+    deployment.state = row.state
+    failed = _act(deployment, decision, provider, clock)
+    _forget(deployment, observed, provider)
+    if failed is not None:
+        return clock() + failed
+    return datetime.fromtimestamp(decision.check_at, UTC)
+
+
+def _starts_new(decision: Decision) -> bool:
+    return any(isinstance(action, Start) and action.new for action in decision.actions)
+
+
+def _one_at_a_time() -> None:
+    """Memory is handed out by one transaction at a time: what the one before took is seen by the next."""
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT pg_advisory_xact_lock(%s)", [_ADMISSION_LOCK])
+
+
+# Writing down
+
+
+def _write(
+    row: Deployment,
+    revision: Revision,
+    replicas: Sequence[Replica],
+    observed: dict[str, ObservedReplica],
+    world: World,
+    decision: Decision,
+    now: datetime,
+) -> None:
+    routes = _write_replicas(row, replicas, observed, world, decision, now)
+    for action in decision.actions:
+        if isinstance(action, Start) and action.new:
+            _reserve(row, revision, action, now)
+    moved = _write_state(row, decision, now)
+    if routes or moved:
+        announce("routes")
+
+
+def _write_replicas(
+    row: Deployment,
+    replicas: Sequence[Replica],
+    observed: dict[str, ObservedReplica],
+    world: World,
+    decision: Decision,
+    now: datetime,
+) -> bool:
+    """Whether something changed that gateways have to hear of."""
+    ended = {each.name: each for each in world.merged.ended}
+    retired = {action.name for action in decision.actions if isinstance(action, Retire)}
+    routes = False
+    for replica in replicas:
+        phase, serving = replica.phase, (replica.phase, replica.host, replica.port)
+        seen = observed.get(replica.name)
+        end = ended.get(replica.name)
+        changed = write_ended(replica, end, seen, now) if end else write_seen(replica, seen, now)
+        if replica.name in retired:
+            changed += set_fields(replica, {"retired_at": now, "phase": "draining"})
+        if changed:
+            replica.save(update_fields=changed)
+        if replica.phase != phase:
+            _tell_phase(row, replica, now)
+        elif "phases" in changed:
+            tell(row, "replica_progress", now, replica=replica.name)
+        routes |= "ready" in (phase, replica.phase) and serving != (replica.phase, replica.host, replica.port)
+    return routes
+
+
+def _tell_phase(row: Deployment, replica: Replica, now: datetime) -> None:
+    told: dict[str, Any] = {"replica": replica.name, "phase": replica.phase}
+    if replica.reason:
+        told |= {"reason": replica.reason, "message": replica.message}
+    record(row, "replica_phase", now, **told)
+
+
+def _reserve(row: Deployment, revision: Revision, start: Start, now: datetime) -> None:
+    """Records the place of a replica: from now on its memory counts, and whoever looks next knows of it."""
+    Replica.objects.for_org(row.org_id).create(
+        org_id=row.org_id,
+        deployment=row,
+        revision=revision,
+        name=start.name,
+        ordinal=start.ordinal,
+        phase="fetching",
+    )
+
+
+def _write_state(row: Deployment, decision: Decision, now: datetime) -> bool:
+    check_move(row.state, decision.state)
+    moved = row.state != decision.state
+    explained = (row.reason, row.message) != (decision.reason, decision.message)
+    if moved:
+        before, row.state, row.state_since = row.state, decision.state.value, now
+    if moved or explained or row.failures != decision.failures:
+        row.reason, row.message, row.failures = decision.reason, decision.message, decision.failures
+        row.save(update_fields=["state", "state_since", "reason", "message", "failures"])
+    if moved:
+        told: dict[str, Any] = {"from": before, "to": decision.state.value}
+        if decision.reason:
+            told |= {"reason": decision.reason, "message": decision.message}
+        record(row, "state_changed", now, **told)
+    elif explained:
+        tell(row, "explained", now, reason=decision.reason)
+    return moved
+
+
+# Acting
+
+
+def _act(deployment: Deployment, decision: Decision, provider: Provider, clock: Clock) -> timedelta | None:
+    """Carries a decision out while the lease is ours. Returns how long to wait when the provider had no room or refused."""
+    pause = None
+    for action in decision.actions:
+        if not lease.holds(deployment, clock()):
+            return None
+        if isinstance(action, Stop):
+            provider.stop(action.name, drain_seconds=action.drain_seconds)
+        elif isinstance(action, Start):
+            pause = _start(deployment, action, provider, clock) or pause
+    return pause
+
+
+def _start(deployment: Deployment, action: Start, provider: Provider, clock: Clock) -> timedelta | None:
+    replica = (
+        Replica.objects.for_org(deployment.org_id)
+        .select_related("revision", "deployment__org")
+        .filter(name=action.name, ended_at=None)
+        .first()
+    )
+    if replica is None:
+        return None
+    try:
+        provider.start(launch_spec(replica), replica_secret(replica.name))
+    except NoCapacity as full:
+        _no_room(deployment, replica, str(full), clock())
+        return NO_ROOM_PAUSE
+    except ProviderUnavailable:
+        raise
+    except ProviderError as refused:
+        _refused(deployment, replica, str(refused), clock())
+        return timedelta(seconds=1)
+    if action.new:
+        record(deployment, "replica_started", clock(), replica=replica.name, revision=action.revision)
+    return None
+
+
+@transaction.atomic
+def _no_room(deployment: Deployment, replica: Replica, message: str, now: datetime) -> None:
+    """Frees a place at once: the machine has less memory than the plan counted on, because something else took it."""
+    row = lease.locked(deployment)
+    if row is None:
+        return
+    replica.delete()
+    if not living(row).exists():
+        waiting = Decision((), State.QUEUED, "no_capacity", message[:400], now.timestamp(), row.failures)
+        if _write_state(row, waiting, now):
+            announce("routes")
+
+
+@transaction.atomic
+def _refused(deployment: Deployment, replica: Replica, message: str, now: datetime) -> None:
+    """A start that the provider refuses is a failure like any other."""
+    row = lease.locked(deployment)
+    if row is None:
+        return
+    changed = set_fields(
+        replica, {"phase": "failed", "reason": "start_refused", "message": message[:400], "ended_at": now}
+    )
+    replica.save(update_fields=changed)
+    row.failures += 1
+    row.save(update_fields=["failures"])
+    _tell_phase(row, replica, now)
+
+
+def _forget(deployment: Deployment, observed: dict[str, ObservedReplica], provider: Provider) -> None:
+    """Removes what is left of replicas that ended, but for the latest, whose logs may still be asked for."""
+    known = Replica.objects.for_org(deployment.org_id).filter(deployment=deployment).order_by("-id")
+    kept = set(known.filter(ended_at=None).values_list("name", flat=True))
+    kept |= set(known.exclude(ended_at=None).values_list("name", flat=True)[:KEPT_ENDED])
+    for name, replica in observed.items():
+        if not replica.alive and name not in kept:
+            provider.forget(name)

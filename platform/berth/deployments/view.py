@@ -1,0 +1,174 @@
+"""Reading what a decision depends on, and writing down what was seen."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+from django.db.models import Q, QuerySet, Sum
+
+from berth.compute.provider import ObservedReplica
+from berth.deployments.models import Deployment, Replica, Revision
+from berth.deployments.planning import Room
+from berth.deployments.world import Ended, Failure, Merged, Row, Sight, Want, Wanted, World, merge
+
+_FAILED = "failed"
+_CONFIGURATION = ("artefact_id", "engine", "tier", "context_length", "slots", "threads")
+
+
+def living(deployment: Deployment) -> QuerySet[Replica]:
+    return (
+        Replica.objects.for_org(deployment.org_id)
+        .filter(deployment=deployment, ended_at=None)
+        .select_related("revision")
+        .order_by("name")
+    )
+
+
+def held_memory(tier: str) -> int:
+    """Bytes that replicas of all deployments hold on a tier: each as much as was planned for it."""
+    rows = Replica.objects.across_orgs("the machine's memory is shared by all organisations").filter(
+        ended_at=None, revision__tier=tier
+    )
+    return int(rows.aggregate(held=Sum("revision__memory"))["held"] or 0)
+
+
+def wanted_of(deployment: Deployment, revision: Revision) -> Wanted:
+    alike = Revision.objects.for_org(deployment.org_id).filter(
+        deployment=deployment, **{name: getattr(revision, name) for name in _CONFIGURATION}
+    )
+    return Wanted(
+        deployment_id=str(deployment.pk),
+        desired=Want(deployment.desired),
+        revision=revision.number,
+        same=frozenset(alike.values_list("number", flat=True)),
+        replicas=revision.replicas,
+        memory=revision.memory,
+    )
+
+
+def look(
+    deployment: Deployment,
+    revision: Revision,
+    wanted: Wanted,
+    rows: Sequence[Replica],
+    observed: Sequence[ObservedReplica],
+    room: Room,
+    now: datetime,
+) -> World:
+    """The world as it is at `now`. Failures that were just seen are counted in."""
+    merged = merge([_row(row) for row in rows], [sight_of(each) for each in observed], now.timestamp())
+    failures, last = _failures(deployment, wanted, merged, now)
+    gone = {ended.name for ended in merged.ended}
+    freed = sum(row.revision.memory for row in rows if row.name in gone and row.revision.tier == revision.tier)
+    return World(
+        now=now.timestamp(),
+        state=deployment.state,
+        merged=merged,
+        room=min(room.usable - held_memory(revision.tier) + freed, room.free),
+        attempts=_attempts(deployment, revision),
+        failures=failures,
+        last_failure=last,
+    )
+
+
+def sight_of(replica: ObservedReplica) -> Sight:
+    return Sight(
+        name=replica.name,
+        phase=replica.phase.value,
+        alive=replica.alive,
+        ready=replica.ready,
+        updated_at=replica.updated_at,
+        reason=replica.reason,
+        message=replica.message,
+    )
+
+
+def write_seen(row: Replica, seen: ObservedReplica | None, now: datetime) -> list[str]:
+    """Copies what the provider shows into a living replica's row, unsaved. Returns the fields that changed."""
+    if seen is None or not seen.alive:
+        return []
+    values: dict[str, Any] = {
+        "phases": [msgspec.to_builtins(timing) for timing in seen.phases],
+        "host": seen.host or "",
+        "port": seen.port,
+    }
+    if row.retired_at is None:  # one that is leaving stays "draining", whatever it says of itself
+        values["phase"] = seen.phase.value
+        if seen.ready and row.ready_at is None:
+            values["ready_at"] = _became_ready(seen) or now
+    return set_fields(row, values)
+
+
+def write_ended(row: Replica, ended: Ended, seen: ObservedReplica | None, now: datetime) -> list[str]:
+    values: dict[str, Any] = {
+        "phase": _FAILED if ended.failed else "stopped",
+        "reason": ended.reason,
+        "message": ended.message,
+        "ended_at": now,
+        "port": None,
+    }
+    if seen is not None:
+        values["phases"] = [msgspec.to_builtins(timing) for timing in seen.phases]
+    return set_fields(row, values)
+
+
+def set_fields(row: Replica, values: Mapping[str, Any]) -> list[str]:
+    changed = [name for name, value in values.items() if getattr(row, name) != value]
+    for name in changed:
+        setattr(row, name, values[name])
+    return changed
+
+
+def _became_ready(seen: ObservedReplica) -> datetime | None:
+    begun = [timing.started_at for timing in seen.phases if timing.phase.value == "ready"]
+    return datetime.fromtimestamp(begun[0], UTC) if begun else None
+
+
+def _row(row: Replica) -> Row:
+    return Row(
+        name=row.name,
+        revision=row.revision.number,
+        ordinal=row.ordinal,
+        memory=row.revision.memory,
+        started_at=row.started_at.timestamp(),
+        ready_at=row.ready_at.timestamp() if row.ready_at else None,
+        retired_at=row.retired_at.timestamp() if row.retired_at else None,
+    )
+
+
+def _failures(deployment: Deployment, wanted: Wanted, merged: Merged, now: datetime) -> tuple[int, Failure | None]:
+    failures, last = deployment.failures, _last_failure(deployment, wanted)
+    for ended in merged.ended:
+        if ended.failed and ended.revision in wanted.same:
+            failures = 1 if ended.stable else failures + 1
+            last = Failure(now.timestamp(), ended.reason, ended.message)
+    return failures, last
+
+
+def _last_failure(deployment: Deployment, wanted: Wanted) -> Failure | None:
+    row = (
+        Replica.objects.for_org(deployment.org_id)
+        .filter(deployment=deployment, phase=_FAILED, revision__number__in=wanted.same)
+        .exclude(ended_at=None)
+        .order_by("-ended_at")
+        .first()
+    )
+    if row is None or row.ended_at is None:
+        return None
+    return Failure(row.ended_at.timestamp(), row.reason, row.message)
+
+
+def _attempts(deployment: Deployment, revision: Revision) -> dict[int, int]:
+    """How often each place was tried, from the last part of the names."""
+    attempts: dict[int, int] = {}
+    names = (
+        Replica.objects.for_org(deployment.org_id)
+        .filter(Q(deployment=deployment) & Q(revision=revision))
+        .values_list("ordinal", "name")
+    )
+    for ordinal, name in names:
+        attempts[ordinal] = max(attempts.get(ordinal, 0), int(name.rpartition("-")[2]))
+    return attempts

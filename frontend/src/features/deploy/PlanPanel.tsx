@@ -1,0 +1,155 @@
+import type { Estimate, Plan, PlanChoice, PlanMemory, Rejected } from "@/shared/api/types";
+import { exactMoney } from "@/shared/format/money";
+import { bytes, duration, rough } from "@/shared/format/number";
+import { useI18n } from "@/shared/i18n";
+import { useOrg } from "@/shared/session";
+import { Notice } from "@/shared/ui/Notice";
+import { Card } from "@/shared/ui/Page";
+import { Badge } from "@/shared/ui/Status";
+import { Facts, Table } from "@/shared/ui/Table";
+import { usePlanText } from "./planText";
+
+export function PlanPanel({ plan, busy }: { plan: Plan | undefined; busy: boolean }) {
+  const { t } = useI18n();
+  const { me } = useOrg();
+  const say = usePlanText(me.currency);
+  const status = busy ? <span className="muted" role="status">{t("plan.planning")}</span> : plan ? <FitBadge fits={plan.fits} /> : null;
+  return (
+    <Card title={t("plan.title")} actions={status} dim={busy && plan !== undefined}>
+      {plan === undefined ? (
+        <p className="muted">{t("plan.none")}</p>
+      ) : plan.choice ? (
+        <Choice choice={plan.choice} />
+      ) : (
+        <div className="stack">
+          <Notice tone="warn">{t("plan.noFit")}</Notice>
+          {plan.changes.length > 0 ? (
+            <div className="stack-s">
+              <h3>{t("plan.changes")}</h3>
+              <ul className="stack-s">
+                {plan.changes.map((change) => (
+                  <li key={change.code + JSON.stringify(change.params)}>{say("change", change)}</li>
+                ))}
+              </ul>
+            </div>
+          ) : null}
+        </div>
+      )}
+    </Card>
+  );
+}
+
+function FitBadge({ fits }: { fits: boolean }) {
+  const { t } = useI18n();
+  return fits ? <Badge tone="ok" icon="check">{t("plan.fits")}</Badge> : <Badge tone="warn" icon="alert">{t("plan.fitsNot")}</Badge>;
+}
+
+export function Choice({ choice }: { choice: PlanChoice }) {
+  const { t } = useI18n();
+  const { me } = useOrg();
+  const say = usePlanText(me.currency);
+  const speed = choice.predicted?.tokens_per_second ?? null;
+  return (
+    <div className="stack">
+      <div className="grid-2">
+        <Facts
+          items={[
+            [t("plan.engine"), choice.engine],
+            [t("plan.artefact"), choice.artefact.quantization],
+            [t("plan.tier"), choice.tier],
+            [t("plan.replicas"), choice.replicas],
+            [t("plan.threads"), choice.threads],
+          ]}
+        />
+        <Facts
+          items={[
+            [t("plan.context"), t("models.contextTokens", { n: choice.context_length })],
+            [t("plan.slots"), choice.slots],
+            [t("plan.speed"), <Speed key="speed" estimate={speed} />],
+            ...(choice.predicted?.first_token_ms ? ([[t("plan.ttft"), <FirstToken key="ttft" estimate={choice.predicted.first_token_ms} />]] as const) : []),
+            [t("plan.price"), choice.price_per_hour === null ? t("plan.noPrice") : exactMoney(choice.price_per_hour, me.currency)],
+          ]}
+        />
+      </div>
+      <MemoryBar memory={choice.memory} />
+      <div className="stack-s">
+        <h3>{t("plan.reasons")}</h3>
+        <ul className="stack-s">
+          {choice.reasons.map((reason) => (
+            <li key={reason.code}>{say("reason", reason)}</li>
+          ))}
+        </ul>
+      </div>
+    </div>
+  );
+}
+
+function Speed({ estimate }: { estimate: Estimate | null }) {
+  const { t, locale } = useI18n();
+  if (estimate?.value === null || estimate?.value === undefined) return <span className="muted">{t("plan.notMeasured")}</span>;
+  const value = rough(estimate.value, locale);
+  if (estimate.low === null || estimate.high === null) return t("plan.speedUnit", { value });
+  return t("plan.speedRange", { value, low: rough(estimate.low, locale), high: rough(estimate.high, locale) });
+}
+
+function FirstToken({ estimate }: { estimate: Estimate }) {
+  const { t } = useI18n();
+  if (estimate.low === null || estimate.high === null) return duration(estimate.value);
+  return t("plan.ttftRange", { value: duration(estimate.value), low: duration(estimate.low), high: duration(estimate.high) });
+}
+
+export function MemoryBar({ memory }: { memory: PlanMemory }) {
+  const { t, locale } = useI18n();
+  const free = Math.max(0, memory.available - memory.total);
+  const parts = [
+    ["weights", memory.weights],
+    ["kv", memory.kv],
+    ["overhead", memory.overhead],
+    ["free", free],
+  ] as const;
+  const summary = t("plan.memorySummary", { total: bytes(memory.total, locale), available: bytes(memory.available, locale) });
+  return (
+    <figure style={{ margin: 0 }} className="stack-s">
+      <figcaption className="spread">
+        <strong>{t("plan.memory")}</strong>
+        <span className="num">{summary}</span>
+      </figcaption>
+      <div className="membar" aria-hidden="true">
+        {parts.map(([name, size]) => (
+          <div key={name} className={`membar-part fill-${name}`} style={{ flexGrow: size, flexBasis: 0 }} />
+        ))}
+      </div>
+      <ul className="legend num">
+        {parts.map(([name, size]) => (
+          <li key={name}>
+            <span className={`legend-key fill-${name}`} />
+            {t(`plan.memory.${name}`)} {bytes(size, locale)}
+          </li>
+        ))}
+      </ul>
+    </figure>
+  );
+}
+
+export function NotChosen({ rejected }: { rejected: readonly Rejected[] }) {
+  const { t } = useI18n();
+  const { me } = useOrg();
+  const say = usePlanText(me.currency);
+  return (
+    <Card title={t("plan.notChosen", { n: rejected.length })}>
+      {rejected.length === 0 ? (
+        <p className="muted">{t("plan.notChosen.none")}</p>
+      ) : (
+        <Table
+          caption={t("plan.notChosen", { n: rejected.length })}
+          rows={rejected}
+          rowKey={(each) => `${each.engine}/${each.quantization}/${each.tier}/${each.code}`}
+          columns={[
+            { head: t("plan.option"), cell: (each) => `${each.quantization} · ${each.engine} · ${each.tier}` },
+            { head: t("plan.why"), cell: (each) => say("reject", each) },
+          ]}
+        />
+      )}
+    </Card>
+  );
+}

@@ -1,0 +1,82 @@
+/** The wizard's fields as typed, and what they mean. Pure, so that it can be tested without a page. */
+import type { DeployRequest, Needs, Pins } from "@/shared/api/types";
+
+export interface Draft {
+  model: string;
+  version: string; // "" = newest
+  name: string; // "" = the server's suggestion, shown as placeholder
+  context: string;
+  concurrency: string;
+  quality: string;
+  speed: string;
+  price: string;
+  replicas: string;
+  artefact: string;
+  slots: string;
+}
+
+export const EMPTY: Draft = { model: "", version: "", name: "", context: "", concurrency: "4", quality: "any", speed: "", price: "", replicas: "1", artefact: "", slots: "" };
+
+export const LIMITS = {
+  concurrency: { min: 1, max: 512 },
+  speed: { min: 1, max: 100_000 },
+  replicas: { min: 1, max: 16 },
+  slots: { min: 1, max: 512 },
+} as const;
+
+export type FieldName = keyof typeof LIMITS | "name" | "price";
+export type Problems = Partial<Record<FieldName, "number" | "price" | "name">>;
+
+const NAME = /^[a-z0-9][a-z0-9._-]{0,62}$/;
+const PRICE = /^\d{1,9}(\.\d{1,12})?$/;
+
+export function wholeNumber(text: string): number | null {
+  return /^\d{1,9}$/.test(text.trim()) ? Number.parseInt(text, 10) : null;
+}
+
+export function check(draft: Draft): Problems {
+  const problems: Problems = {};
+  for (const field of ["concurrency", "speed", "replicas", "slots"] as const) {
+    const text = draft[field];
+    if (text.trim() === "") continue;
+    const value = wholeNumber(text);
+    if (value === null || value < LIMITS[field].min || value > LIMITS[field].max) problems[field] = "number";
+  }
+  if (draft.price.trim() !== "" && !PRICE.test(draft.price.trim())) problems.price = "price";
+  if (draft.name !== "" && !NAME.test(draft.name)) problems.name = "name";
+  return problems;
+}
+
+/** The body for POST plans and POST deployments. Fields left empty are not sent: the planner then chooses. */
+export function toRequest(draft: Draft): DeployRequest {
+  const needs: Needs = {};
+  const pins: Pins = {};
+  const context = wholeNumber(draft.context);
+  if (context !== null) needs.context_length = context;
+  const concurrency = wholeNumber(draft.concurrency);
+  if (concurrency !== null) needs.concurrency = concurrency;
+  if (draft.quality !== "" && draft.quality !== "any") needs.quality = draft.quality;
+  const speed = wholeNumber(draft.speed);
+  if (speed !== null) needs.tokens_per_second = speed;
+  if (draft.price.trim() !== "") needs.max_price_per_hour = draft.price.trim();
+  if (draft.artefact !== "") pins.artefact_id = draft.artefact;
+  const slots = wholeNumber(draft.slots);
+  if (slots !== null) pins.slots = slots;
+  const request: DeployRequest = { model: draft.model, needs };
+  const version = wholeNumber(draft.version);
+  if (version !== null) request.version = version;
+  if (Object.keys(pins).length > 0) request.pins = pins;
+  const replicas = wholeNumber(draft.replicas);
+  if (replicas !== null) request.replicas = replicas;
+  if (draft.name !== "") request.name = draft.name;
+  return request;
+}
+
+/** Context lengths worth offering: powers of two up to what the model was trained for, and that itself. */
+export function contextChoices(most: number | undefined): number[] {
+  const choices: number[] = [];
+  const limit = most ?? 131_072;
+  for (let length = 1024; length < limit; length *= 2) choices.push(length);
+  if (most !== undefined) choices.push(most);
+  return choices;
+}

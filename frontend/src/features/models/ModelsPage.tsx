@@ -1,0 +1,135 @@
+import { useMutation, useQuery, useQueryClient } from "@tanstack/react-query";
+import { api } from "@/shared/api/api";
+import { keys } from "@/shared/api/cache";
+import type { Model, ModelVersion } from "@/shared/api/types";
+import { useIdempotencyKey } from "@/shared/api/useIdempotencyKey";
+import { bytes, compact } from "@/shared/format/number";
+import { dateTime } from "@/shared/format/time";
+import { useI18n } from "@/shared/i18n";
+import { usePolling } from "@/shared/live/LiveProvider";
+import { useOrg } from "@/shared/session";
+import { Link } from "wouter";
+import { Button, ButtonLink } from "@/shared/ui/Button";
+import { ErrorNotice } from "@/shared/ui/ErrorNotice";
+import { Loaded } from "@/shared/ui/Loaded";
+import { Card, Empty, Page } from "@/shared/ui/Page";
+import { Facts } from "@/shared/ui/Table";
+import { useToast } from "@/shared/ui/Toasts";
+
+export function useModels() {
+  const { slug } = useOrg();
+  return useQuery({ queryKey: keys.models(slug), queryFn: () => api.models(slug), refetchInterval: usePolling() });
+}
+
+export default function ModelsPage() {
+  const { t } = useI18n();
+  const { org, slug, can } = useOrg();
+  const models = useModels();
+  const some = (models.data?.items.length ?? 0) > 0;
+  return (
+    <Page
+      title={t("models.title")}
+      scope={org.name}
+      lead={t("models.lead")}
+      actions={some && can("deployments.write") ? <ButtonLink kind="primary" href={`/o/${slug}/deploy`}>{t("overview.deployModel")}</ButtonLink> : null}
+    >
+      <Loaded query={models}>
+        {({ items }) =>
+          items.length === 0 ? (
+            <Empty text={t("models.empty")}>{can("models.write") ? <AddSample /> : null}</Empty>
+          ) : (
+            <div className="stack">
+              {items.map((model) => (
+                <ModelCard key={model.id} model={model} />
+              ))}
+              {can("models.write") && !items.some((model) => model.versions.some((version) => version.source === "sample")) ? <AddSample quiet /> : null}
+            </div>
+          )
+        }
+      </Loaded>
+    </Page>
+  );
+}
+
+export function AddSample({ quiet = false }: { quiet?: boolean }) {
+  const { t } = useI18n();
+  const { slug } = useOrg();
+  const client = useQueryClient();
+  const toast = useToast();
+  const idempotency = useIdempotencyKey();
+  const add = useMutation({
+    mutationFn: () => api.addSampleModel(slug, idempotency.keyFor("sample")),
+    onSuccess: (model) => toast(t("models.added", { name: model.name })),
+    onSettled: (_, error) => {
+      idempotency.settle(error);
+      return client.invalidateQueries({ queryKey: keys.models(slug) });
+    },
+  });
+  return (
+    <div className="stack-s">
+      <div>
+        <Button kind={quiet ? "plain" : "primary"} busy={add.isPending} onClick={() => add.mutate()}>{add.isPending ? t("models.adding") : t("models.addSample")}</Button>
+      </div>
+      {add.isError ? <ErrorNotice error={add.error} /> : null}
+    </div>
+  );
+}
+
+/** The version with the highest number. */
+export function newest(model: Model): ModelVersion | undefined {
+  return model.versions.reduce<ModelVersion | undefined>((best, each) => (best === undefined || each.number > best.number ? each : best), undefined);
+}
+
+function ModelCard({ model }: { model: Model }) {
+  const { t, locale, lookup } = useI18n();
+  const { slug, can } = useOrg();
+  const version = newest(model);
+  const facts = version?.facts;
+  const deployments =
+    model.deployments.length === 0
+      ? t("models.notDeployed")
+      : model.deployments.map((name, index) => (
+          <span key={name}>
+            {index > 0 ? ", " : ""}
+            <Link href={`/o/${slug}/deployments/${name}`}>{name}</Link>
+          </span>
+        ));
+  const known = (value: number | undefined, text: (value: number) => string) => (value === undefined ? t("common.unknown") : text(value));
+  return (
+    <Card
+      title={model.name}
+      actions={
+        can("deployments.write") && version ? (
+          <ButtonLink size="small" href={`/o/${slug}/deploy?model=${encodeURIComponent(model.name)}`} label={t("models.deployNamed", { name: model.name })}>
+            {t("models.deploy")}
+          </ButtonLink>
+        ) : null
+      }
+    >
+      <div className="stack">
+        {model.description ? <p className="muted">{model.description}</p> : null}
+        {version ? (
+          <div className="grid-2">
+            <Facts
+              items={[
+                [t("models.version"), `v${version.number} · ${dateTime(version.created_at, locale)}`],
+                [t("models.source"), lookup(`models.source.${version.source}`) ?? version.source],
+                [t("models.licence"), version.licence || t("common.unknown")],
+                [t("models.usedBy"), deployments],
+              ]}
+            />
+            <Facts
+              items={[
+                [t("models.architecture"), facts?.architecture ?? t("common.unknown")],
+                [t("models.parameters"), known(facts?.parameters, (value) => compact(value, "en"))],
+                [t("models.context"), known(facts?.context_length, (n) => t("models.contextTokens", { n }))],
+                [t("models.chat"), t(facts?.has_chat_template === false ? "models.chat.no" : "models.chat.yes")],
+                [t("models.artefacts"), version.artefacts.map((each) => `${each.quantization} (${each.format.toUpperCase()}, ${bytes(each.size, locale)})`).join(" · ") || t("common.none")],
+              ]}
+            />
+          </div>
+        ) : null}
+      </div>
+    </Card>
+  );
+}

@@ -1,0 +1,61 @@
+/** One function per call of the management API. Features use these through queries and mutations. */
+import { type Query, request } from "./client";
+import type * as T from "./types";
+
+const org = (slug: string, rest = "") => `/orgs/${encodeURIComponent(slug)}${rest}`;
+const deployment = (slug: string, name: string, rest = "") => org(slug, `/deployments/${encodeURIComponent(name)}${rest}`);
+const AUTH = "/auth/browser/v1";
+
+export const api = {
+  me: () => request<T.Me>("GET", "/me"),
+  updateMe: (body: { name?: string; language?: string }) => request<T.Me>("PATCH", "/me", { body }),
+  signIn: (email: string, password: string) => request<unknown>("POST", `${AUTH}/auth/login`, { body: { email, password } }),
+  signOut: () => request<unknown>("DELETE", `${AUTH}/auth/session`),
+  changePassword: (current_password: string, new_password: string) =>
+    request<unknown>("POST", `${AUTH}/account/password/change`, { body: { current_password, new_password } }),
+  acceptInvitation: (body: { token: string; password?: string; name?: string }) =>
+    request<{ org: { slug: string } }>("POST", "/invitations/accept", { body }),
+
+  org: (slug: string) => request<T.Organisation>("GET", org(slug)),
+  members: (slug: string) => request<T.Page<T.Member>>("GET", org(slug, "/members"), { query: { limit: 200 } }),
+  setRole: (slug: string, id: string, role: T.Role) => request<T.Member>("PATCH", org(slug, `/members/${id}`), { body: { role } }),
+  removeMember: (slug: string, id: string) => request<unknown>("DELETE", org(slug, `/members/${id}`)),
+  invitations: (slug: string) => request<T.Page<T.Invitation>>("GET", org(slug, "/invitations"), { query: { limit: 200 } }),
+  invite: (slug: string, body: { email: string; role: T.Role }, idempotencyKey: string) =>
+    request<T.Invitation>("POST", org(slug, "/invitations"), { body, idempotencyKey }),
+  withdrawInvitation: (slug: string, id: string) => request<unknown>("DELETE", org(slug, `/invitations/${id}`)),
+
+  keys: (slug: string, cursor?: string) => request<T.Page<T.ApiKey>>("GET", org(slug, "/keys"), { query: { cursor } }),
+  createKey: (slug: string, body: T.CreateKey, idempotencyKey: string) =>
+    request<T.ApiKey>("POST", org(slug, "/keys"), { body, idempotencyKey }),
+  revokeKey: (slug: string, id: string) => request<T.ApiKey>("POST", org(slug, `/keys/${id}/revoke`)),
+  playgroundKey: (slug: string) => request<T.PlaygroundKey>("POST", org(slug, "/playground-key")),
+  change: (slug: string, id: string) => request<T.ChangeProgress>("GET", org(slug, "/gateways"), { query: { change: id } }),
+
+  models: (slug: string) => request<T.Page<T.Model>>("GET", org(slug, "/models"), { query: { limit: 200 } }),
+  addSampleModel: (slug: string, idempotencyKey: string) =>
+    request<T.Model>("POST", org(slug, "/models"), { body: { source: "sample" }, idempotencyKey }),
+
+  plan: (slug: string, body: T.PlanRequest, signal?: AbortSignal) =>
+    request<T.Plan>("POST", org(slug, "/plans"), signal ? { body, signal } : { body }),
+  deployments: (slug: string) => request<T.Page<T.Deployment>>("GET", org(slug, "/deployments"), { query: { limit: 200 } }),
+  deployment: (slug: string, name: string) => request<T.Deployment>("GET", deployment(slug, name)),
+  deploy: (slug: string, body: T.DeployRequest, idempotencyKey: string) =>
+    request<T.Deployment>("POST", org(slug, "/deployments"), { body, idempotencyKey }),
+  updateDeployment: (slug: string, name: string, body: { needs?: T.Needs; pins?: T.Pins; replicas?: number }) =>
+    request<T.Deployment>("PATCH", deployment(slug, name), { body }),
+  deleteDeployment: (slug: string, name: string) => request<unknown>("DELETE", deployment(slug, name)),
+  pause: (slug: string, name: string) => request<T.Deployment>("POST", deployment(slug, name, "/pause")),
+  resume: (slug: string, name: string) => request<T.Deployment>("POST", deployment(slug, name, "/resume")),
+  deploymentEvents: (slug: string, name: string, cursor?: string) =>
+    request<T.Page<T.DeploymentEvent>>("GET", deployment(slug, name, "/events"), { query: { cursor } }),
+  revisions: (slug: string, name: string) => request<T.Page<T.Revision>>("GET", deployment(slug, name, "/revisions")),
+  logs: (slug: string, name: string, query: Query) => request<T.LogPage>("GET", deployment(slug, name, "/logs"), { query }),
+
+  usage: (slug: string, query: Query) => request<T.Usage>("GET", org(slug, "/usage"), { query }),
+  usageEvents: (slug: string, query: Query) => request<T.Page<T.UsageEvent>>("GET", org(slug, "/usage/events"), { query }),
+  statements: (slug: string) => request<T.Page<T.StatementSummary>>("GET", org(slug, "/statements")),
+  statement: (slug: string, period: string) => request<T.Statement>("GET", org(slug, `/statements/${period}`)),
+  lineEvents: (slug: string, period: string, line: string, cursor?: string) =>
+    request<T.Page<T.UsageEvent>>("GET", org(slug, `/statements/${period}/lines/${encodeURIComponent(line)}/events`), { query: { cursor } }),
+};

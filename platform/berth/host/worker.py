@@ -27,8 +27,6 @@ def main(schedule: Path) -> int:
     django.setup()
     from berth.celery import app
 
-    for chatty in ("celery.app.trace", "celery.worker.strategy", "celery.beat"):
-        logging.getLogger(chatty).setLevel(logging.WARNING)  # or every tick of the beat would be three lines
     beat = cast(threading.Thread, EmbeddedService(app, thread=True, schedule_filename=str(schedule)))
     worker = app.Worker(
         pool="threads",
@@ -40,6 +38,9 @@ def main(schedule: Path) -> int:
         without_heartbeat=True,
         hostname="berth@localhost",
     )
+    # Making the worker set up logging; without this every tick of the beat would be three lines.
+    for chatty in ("celery.app.trace", "celery.worker.strategy", "celery.beat"):
+        logging.getLogger(chatty).setLevel(logging.WARNING)
     beat.start()
     try:
         worker.start()

@@ -12,6 +12,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
+import psutil
+
 from berth_runtime.cage import Limits, caged
 from berth_runtime.failure import Failure
 from berth_runtime.lines import LineFilter
@@ -73,16 +75,22 @@ class Child:
         return self._process.returncode
 
     def listening_ports(self) -> set[int]:
-        """TCP ports on which processes of the engine's group listen; empty where the system does not tell."""
-        inodes = _socket_inodes(self.pid)
+        """TCP ports on which the engine and its children listen. Empty where the system does not tell."""
         ports = set()
-        for table in ("tcp", "tcp6"):
-            with suppress(OSError):
-                for row in Path(f"/proc/{self.pid}/net/{table}").read_text().splitlines()[1:]:
-                    columns = row.split()
-                    if columns[3] == "0A" and columns[9] in inodes:
-                        ports.add(int(columns[1].rpartition(":")[2], 16))
+        with suppress(psutil.Error):
+            engine = psutil.Process(self.pid)
+            for process in (engine, *engine.children(recursive=True)):
+                sockets = process.net_connections("tcp")
+                ports |= {socket.laddr.port for socket in sockets if socket.status == psutil.CONN_LISTEN}
         return ports
+
+    def private_memory(self) -> int:
+        """Bytes of memory that only the engine uses: its heap and caches, not the files it has mapped. 0: not known."""
+        with suppress(OSError):
+            for line in Path(f"/proc/{self.pid}/status").read_text().splitlines():
+                if line.startswith("RssAnon:"):
+                    return int(line.split()[1]) * 1024
+        return 0
 
     def _signal(self, number: signal.Signals) -> None:
         with suppress(ProcessLookupError, PermissionError):
@@ -96,14 +104,3 @@ class Child:
                     output.feed(data)
         output.close()
         on_end()
-
-
-def _socket_inodes(pid: int) -> set[str]:
-    found = set()
-    with suppress(OSError):
-        for entry in Path(f"/proc/{pid}/fd").iterdir():
-            with suppress(OSError):
-                kind, _, inode = str(entry.readlink()).partition(":[")
-                if kind == "socket":
-                    found.add(inode.rstrip("]"))
-    return found

@@ -119,6 +119,13 @@ class Supervisor:
             difference = self._engine.difference(self._spec, answer)
             if difference:
                 raise Failure("settings_not_effective", difference)
+        self._require_one_port()
+
+    def _require_one_port(self) -> None:
+        """Whatever else listens could be a way around the secret."""
+        others = (self._child.listening_ports() if self._child else set()) - {self._port}
+        if others:
+            raise Failure("unexpected_port", f"The engine also listens on port {min(others)}, which nothing asked for.")
 
     def _beside(self, ask: Callable[[], tuple[int, bytes]]) -> tuple[int, bytes]:
         """Runs a slow question in a thread, so that signals, the lifeline and the engine's end are noticed meanwhile."""
@@ -199,6 +206,17 @@ class Supervisor:
         if self._child and (status := self._child.ended()) is not None:
             self._child.finish()  # also reads what it said last
             raise self._why(status)
+        self._check_memory()
+
+    def _check_memory(self) -> None:
+        """The measured limit. The cage's own, which cannot be outrun, has to leave room for stacks never used."""
+        limit = self._spec.memory_limit
+        if limit and self._child and (used := self._child.private_memory()) > limit:
+            raise Failure(
+                events.OUT_OF_MEMORY,
+                f"The engine took {used >> 20} MiB of memory and may have {limit >> 20} MiB. "
+                "Deploy with fewer slots, a shorter context or a larger tier.",
+            )
 
     def _why(self, status: int) -> Failure:
         how = f"was ended by signal {-status}" if status < 0 else f"ended with status {status}"

@@ -14,6 +14,7 @@ from typing import ClassVar, Final
 
 import msgspec
 
+from berth_runtime.cage import Limits
 from berth_runtime.config import LLAMA_SERVER, read
 from berth_runtime.engines.engine import LISTENING, MODEL_UNREADABLE, OUT_OF_MEMORY, Call, Capabilities, Engine
 from berth_runtime.engines.prometheus import samples, whole
@@ -46,6 +47,9 @@ _OPTIONAL: Final = (
     ("--no-cors-credentials", ()),
     ("--log-colors", ("off",)),
 )
+
+_CONNECTIONS: Final = 256
+_STACK_BYTES: Final = 8 << 20
 
 _STAMP: Final = r"(?:\d+\.\d+\.\d+\.\d+ )?[IWED]? ?\w+ +[~\w]+: "
 _ANYWHERE: Final = r"(?:\d+\.\d+\.\d+\.\d+ )?[IWED]? ?"
@@ -124,7 +128,7 @@ class LlamaCpp(Engine):
             *("--ctx-size", str(-(-spec.context_length // 256) * 256 * spec.slots)),
             *("--threads", str(spec.threads)),
             *("--threads-batch", str(spec.threads)),
-            # Each open connection holds one of these threads, also while it waits for a slot.
+            # Each open connection holds a thread, also while it waits for a slot. These are kept, more come as needed.
             *("--threads-http", str(spec.slots * 4 + 16)),
             *("--api-key-file", spec.secret_file),
         ]
@@ -136,6 +140,12 @@ class LlamaCpp(Engine):
     def environment(self, spec: LaunchSpec) -> dict[str, str]:
         devices = {name: os.environ[name] for name in _DEVICES if name in os.environ}
         return {"PATH": _SYSTEM_PATH, "LANG": "C.UTF-8", "HOME": "/nonexistent", **devices}
+
+    def limits(self, spec: LaunchSpec) -> Limits:
+        """A connection's thread sets aside a stack of which it uses next to nothing; that must not end the engine."""
+        if spec.memory_limit is None:
+            return Limits()
+        return Limits(data_bytes=spec.memory_limit + (_CONNECTIONS + spec.slots * 4 + spec.threads * 2) * _STACK_BYTES)
 
     def first_token(self, spec: LaunchSpec) -> Call:
         body = {"prompt": "1", "max_tokens": 1, "temperature": 0, "ignore_eos": True, "cache_prompt": False}

@@ -155,7 +155,7 @@ class LocalProvider:
         )
 
     def _require_room(self, spec: LaunchSpec) -> None:
-        needed = sum(file.size for file in spec.files) + (spec.memory_limit or 0)
+        needed = max(sum(file.size for file in spec.files), spec.memory_limit or 0)
         free = machine.free_memory()
         if needed > free:
             raise NoCapacity(

@@ -37,3 +37,6 @@ os.environ["DATABASE_URL"] = POSTGRES.url
 os.environ["REDIS_URL"] = VALKEY.url
 
 from berth.settings import *  # noqa: E402, F403
+
+# Tests that commit empty the tables afterwards; the ledger lets nobody else do that.
+DATABASES["default"]["OPTIONS"] |= {"options": "-c berth.tests=on"}  # type: ignore[operator]  # noqa: F405

@@ -61,7 +61,7 @@ class LedgerAccount(models.TextChoices):
 class LedgerEntry(OrgOwned):
     """One side of a posting: the two sides of a usage event's unit share `event_id` and `unit` and sum to zero.
 
-    Rows are only ever inserted; a correction is a new posting with `reverses`.
+    Rows are only ever inserted (the database refuses anything else); a correction is a new posting with `reverses`.
     """
 
     event_id = models.UUIDField()
@@ -73,6 +73,9 @@ class LedgerEntry(OrgOwned):
     deployment_id = models.UUIDField()
     key_id = models.UUIDField()
     at = models.DateTimeField()  # when the usage happened, not when it was rated
+    period = models.CharField(
+        max_length=7
+    )  # whose statement it is on: the month of `at`, or the first later one still open
     reverses = models.ForeignKey("self", null=True, blank=True, on_delete=models.PROTECT, related_name="+")
 
     class Meta:
@@ -80,8 +83,22 @@ class LedgerEntry(OrgOwned):
             models.UniqueConstraint(
                 fields=["event_id", "unit", "account"], condition=models.Q(reverses=None), name="ledger_event_once"
             ),
+            models.UniqueConstraint(
+                fields=["reverses"], condition=models.Q(reverses__isnull=False), name="ledger_reversed_once"
+            ),
+            models.CheckConstraint(
+                condition=models.Q(reverses=None, quantity__gt=0, account="receivable", amount__gte=0)
+                | models.Q(reverses=None, quantity__gt=0, account="revenue", amount__lte=0)
+                | models.Q(reverses__isnull=False, quantity__lt=0, account="receivable", amount__lte=0)
+                | models.Q(reverses__isnull=False, quantity__lt=0, account="revenue", amount__gte=0),
+                name="ledger_signs",
+            ),
         ]
-        indexes = [models.Index(fields=["org", "account", "at"], name="ledger_by_org_time")]
+        indexes = [
+            models.Index(fields=["org", "account", "at"], name="ledger_by_org_time"),
+            models.Index(fields=["org", "account", "period"], name="ledger_by_org_period"),
+            models.Index(fields=["event_id"], name="ledger_by_event"),
+        ]
 
     def __str__(self) -> str:
         return str(self.pk)
@@ -115,6 +132,8 @@ class Statement(OrgOwned):
 
 
 class StatementLine(OrgOwned):
+    """Its id is made from what it sums up (`statements.line_id`), so that it is the same while the month is open and after."""
+
     statement = models.ForeignKey(Statement, on_delete=models.PROTECT, related_name="lines")
     deployment_id = models.UUIDField()
     deployment_name = models.CharField(max_length=63)  # as it was at closing
@@ -124,6 +143,11 @@ class StatementLine(OrgOwned):
     unit_price = money_field()
     exact = money_field()  # before rounding
     amount_micro = models.BigIntegerField()  # rounded half to even, once
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(fields=["statement", "deployment_id", "price", "unit"], name="statement_line_once")
+        ]
 
     def __str__(self) -> str:
         return f"{self.unit} {self.quantity}"

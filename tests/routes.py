@@ -15,11 +15,11 @@ from typing import Any, cast
 from django.test import Client
 from django.urls import URLPattern, URLResolver, get_resolver
 from rest_framework.views import APIView
-from tests import make
 
 from berth.orgs.models import Invitation, Organisation
 from berth.orgs.permissions import Action
 from berth.orgs.views import OrgView
+from tests import make
 
 METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
 PARAMETER = re.compile(r"<(?:(?P<kind>\w+):)?(?P<name>\w+)>")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -58,6 +59,10 @@ class ReplicaLog:
             self._append("engine", withheld=size)
 
     def _append(self, source: str, text: str | None = None, withheld: int | None = None) -> None:
+        with suppress(OSError):  # a full disk costs log lines, not the replica
+            self._store(source, text, withheld)
+
+    def _store(self, source: str, text: str | None, withheld: int | None) -> None:
         line = msgspec.json.encode(Record(self._next, time.time(), source, text, withheld)) + b"\n"
         self._next += 1
         fd = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import signal
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
@@ -58,7 +59,11 @@ def serve(spec: LaunchSpec, engine: Engine, on_visible: Callable[[], None] = lam
         version: str | None = engine.version()
     except Failure:
         version = None  # the same trouble will be told when the engine is started
-    board = StatusBoard(spec, version)
+    try:
+        board = StatusBoard(spec, version)
+    except OSError as error:
+        sys.stderr.write(f"The folder {spec.state_dir} cannot be written to: {error.strerror}.\n")
+        return EXIT_FAILED
     supervisor = Supervisor(spec, engine, board, ReplicaLog(Path(spec.state_dir)))
 
     def on_signal(_number: int, _frame: FrameType | None) -> None:

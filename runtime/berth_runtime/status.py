@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -38,7 +39,7 @@ class StatusBoard:
             host=spec.host,
             engine_version=engine_version,
         )
-        self._write()
+        self._store()  # raises OSError: a replica that cannot say anything at all is not started
 
     def beat(self, also: Callable[[], None]) -> None:
         """Writes from a daemon thread from now on; `also` is called at each beat."""
@@ -92,5 +93,10 @@ class StatusBoard:
                     self._write()
 
     def _write(self) -> None:
+        """A full disk must not end what serves; the next beat tries again."""
+        with suppress(OSError):
+            self._store()
+
+    def _store(self) -> None:
         self._status = msgspec.structs.replace(self._status, updated_at=time.time())
         write_atomically(self._path, msgspec.json.encode(self._status))

@@ -195,7 +195,6 @@ class EngineContract:
             connection.close()
         waiting.close()
 
-    @pytest.mark.threat("G5")
     def test_nothing_of_a_request_gets_into_a_file(self, agent: Agent) -> None:
         port = port_of(agent)
         chat = "/v1/chat/completions"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import http.client
 import json
 import os
 import signal
@@ -18,6 +19,7 @@ from tests.runtime.agents import (
     SECRET,
     Agent,
     a_spec,
+    call,
     eventually,
     file_of,
     gone,
@@ -78,6 +80,35 @@ def test_a_killed_engine_is_a_failure_with_a_reason(tmp_path: Path) -> None:
         status = finished(agent, Phase.FAILED)
     assert status.reason == "engine_exited"
     assert status.message == "The engine was ended by signal 9 while the replica was ready."
+
+
+@pytest.mark.threat("G5")
+def test_a_request_that_crashes_the_engine_is_a_failure_without_its_text(tmp_path: Path) -> None:
+    with Agent(a_spec(tmp_path)) as agent:
+        port = agent.ready().port
+        assert port
+        with pytest.raises((OSError, http.client.HTTPException)):
+            call(port, "POST", "/v1/completions", {"prompt": "x", "grammar": "root ::= " + "(" * 60_000})
+        status = finished(agent, Phase.FAILED)
+    assert status.reason == "engine_exited"
+    assert status.message == "The engine was ended by signal 11 while the replica was ready."
+    assert not any("((((" in text for text in texts(agent.spec))
+    assert not list(tmp_path.rglob("core*"))
+
+
+def test_a_folder_that_cannot_be_written_does_not_end_a_replica(tmp_path: Path) -> None:
+    spec = a_spec(tmp_path)
+    with Agent(spec) as agent:
+        port = agent.ready().port
+        assert port
+        moved = tmp_path / "moved"
+        Path(spec.state_dir).rename(moved)  # every write fails from now on
+        told = (moved / "status.json").stat().st_mtime_ns
+        streamed = open_stream(port, tokens=40)
+        assert streamed[1].read().endswith(b"[DONE]\n\n")
+        moved.rename(spec.state_dir)
+        eventually(lambda: (moved.parent / "state" / "status.json").stat().st_mtime_ns > told, "it tells again")
+        assert agent.ready().port == port
 
 
 def test_a_killed_agent_leaves_no_engine(tmp_path: Path) -> None:

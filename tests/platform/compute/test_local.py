@@ -201,6 +201,7 @@ def test_a_clock_that_was_set_does_not_lose_a_replica(home: Path, provider: Loca
     told = json.loads(file.read_text())
     file.write_text(json.dumps(told | {"pid_created_at": told["pid_created_at"] - 3600}))
     assert one(provider, spec).alive
+    file.write_text(json.dumps(told))
 
 
 def test_a_prepared_replica_that_never_ran_is_stopped(home: Path, provider: LocalProvider, spec: LaunchSpec) -> None:

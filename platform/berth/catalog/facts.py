@@ -20,6 +20,9 @@ class AttentionGroup(msgspec.Struct, frozen=True):
     key_length: int  # elements of a key, per head
     value_length: int
     window: int | None = None  # tokens after which the layer's cache stops growing; None: it never does
+    latent: bool = (
+        False  # one compressed vector for all heads (MLA): every GPU of a tensor-parallel group keeps all of it
+    )
 
 
 class ModelFacts(msgspec.Struct, frozen=True):
@@ -40,6 +43,21 @@ class ModelFacts(msgspec.Struct, frozen=True):
     sliding_window: int | None  # as the header says it; `attention` says which layers obey
     recurrent: bool  # has layers whose state is no key-value cache
     has_chat_template: bool
+    # What the header does not say is 0 or empty, and is planned with wider margins.
+    tied_embeddings: bool = False  # one table serves as input embedding and output layer
+    gated: bool = True  # three matrices in a feed-forward block (gate, up, down), not two
+    query_heads_length: int = 0  # elements of all query heads together; 0: heads x the longest key
+    experts: int = 0  # routed experts of a layer
+    experts_per_token: int = 0
+    expert_parameters: int = 0  # of all routed experts of all layers
+    expert_layers: int = 0
+    expert_feed_forward: int = 0
+    tower_parameters: int = 0  # vision and audio towers: loaded, but no text token passes through them
+    state_bytes: int = 0  # of a sequence's recurrent state (linear attention, Mamba), whatever its length
+    native_dtype: str = ""  # "bfloat16"
+    native_quantization: str = ""  # what the files themselves are quantized with: "fp8", "mxfp4", "gptq", "awq"
+    tasks: tuple[str, ...] = ("generate",)
+    assumed: tuple[str, ...] = ()  # what was concluded from tensor shapes or size instead of being read
 
 
 class ArtefactFacts(msgspec.Struct, frozen=True):

@@ -9,9 +9,12 @@ class DeploymentsConfig(AppConfig):
     label = "deployments"
 
     def ready(self) -> None:
+        from berth.catalog.uses import register_use_lookup
+        from berth.deployments.selectors import names_by_model
         from berth.keys.hooks import register_deployment_lookup
 
         register_deployment_lookup(_existing)
+        register_use_lookup(names_by_model)
 
 
 def _existing(org_id: UUID, wanted: Collection[UUID]) -> set[UUID]:

@@ -119,7 +119,7 @@ def resume(deployment: Deployment, actor: User | None) -> Deployment:
 
 def delete(deployment: Deployment, actor: User | None) -> Deployment:
     """Ends all replicas for good. Its name is free as soon as they have ended; usage and statements keep it."""
-    return _desire(deployment, actor, Desired.DELETED, "deleting")
+    return _desire(deployment, actor, Desired.DELETED, "deleted")
 
 
 def find_version(org: Organisation, model: str | None, version: ModelVersion | int | None) -> ModelVersion:
@@ -225,7 +225,7 @@ def _revise(
     )
     deployment.revision = revision
     deployment.save(update_fields=["revision"])
-    record(deployment, "revision_created", now, actor=actor, revision=revision.number)
+    record(deployment, "revision_created", now, actor=actor, number=revision.number)
 
 
 def _revision(deployment: Deployment) -> Revision:

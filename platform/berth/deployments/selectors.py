@@ -1,0 +1,84 @@
+"""Reads of deployments."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection
+from typing import Any
+from uuid import UUID
+
+from django.db.models import Prefetch, QuerySet
+
+from berth.compute.provider import LogPage, Provider, ProviderError
+from berth.deployments.models import Deployment, Event, Replica, Revision, State
+from berth.orgs.models import Organisation
+from berth.web.errors import ApiError, NotFound
+
+SHOWN_ENDED = 3  # ended replicas shown beside the living, newest first
+
+
+def deployments_of(org: Organisation) -> QuerySet[Deployment]:
+    """All that are not gone, with everything that is shown of them."""
+    replicas = Replica.objects.for_org(org).select_related("revision").order_by("-id")
+    return (
+        Deployment.objects.for_org(org)
+        .exclude(state=State.DELETED)
+        .exclude(revision=None)
+        .select_related("org", "revision__artefact", "revision__version__model")
+        .prefetch_related(Prefetch("replicas", replicas.filter(ended_at=None), to_attr="living"))
+    )
+
+
+def get_deployment(org: Organisation, name: str) -> Deployment:
+    """Raises NotFound."""
+    found = deployments_of(org).filter(name=name).first()
+    if found is None:
+        raise NotFound("deployment")
+    return found
+
+
+def shown_replicas(deployment: Deployment) -> list[Replica]:
+    """The living by their place, then the latest that ended."""
+    living: list[Replica] | None = getattr(deployment, "living", None)
+    rows = Replica.objects.for_org(deployment.org_id).filter(deployment=deployment).select_related("revision")
+    if living is None:
+        living = list(rows.filter(ended_at=None))
+    ended = list(rows.exclude(ended_at=None).order_by("-id")[:SHOWN_ENDED])
+    return [*sorted(living, key=lambda replica: (replica.ordinal, replica.name)), *ended]
+
+
+def events_of(deployment: Deployment) -> QuerySet[Event]:
+    return Event.objects.for_org(deployment.org_id).filter(deployment=deployment).select_related("actor")
+
+
+def revisions_of(deployment: Deployment) -> QuerySet[Revision]:
+    return Revision.objects.for_org(deployment.org_id).filter(deployment=deployment).select_related("artefact")
+
+
+def logs_of(deployment: Deployment, replica: str, after: int, limit: int, provider: Provider) -> LogPage:
+    """Lines of one replica: the named one, or the newest. Raises NotFound, ApiError when the provider does not answer."""
+    rows = Replica.objects.for_org(deployment.org_id).filter(deployment=deployment).order_by("-id")
+    found = rows.filter(name=replica).first() if replica else rows.first()
+    if found is None:
+        if replica:
+            raise NotFound("replica")
+        return LogPage((), after, more=False)
+    try:
+        return provider.logs(found.name, after, limit)
+    except ProviderError as error:
+        raise ApiError("provider_unavailable", f"The log cannot be read just now: {error}", status=503) from None
+
+
+def names_by_model(org_id: UUID, models: Collection[UUID]) -> dict[UUID, list[str]]:
+    """Names of the deployments that run a version of each of these models."""
+    rows: Any = (
+        Deployment.objects.for_org(org_id)
+        .exclude(state=State.DELETED)
+        .filter(revision__version__model__in=models)
+        .order_by("name")
+        .values_list("revision__version__model", "name")
+    )
+    names: dict[UUID, list[str]] = defaultdict(list)
+    for model, name in rows:
+        names[model].append(name)
+    return dict(names)

@@ -1,0 +1,269 @@
+"""What the routes of this room read and answer."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+from drf_spectacular.utils import extend_schema_field
+from rest_framework import serializers
+
+from berth.deployments.models import Deployment, Desired, Event, Replica, Revision, State
+from berth.deployments.outlook import upcoming, usual
+from berth.deployments.selectors import shown_replicas
+from berth.orgs.serializers import UserOut
+from berth.planner.needs import MAX_CONCURRENCY, MAX_CONTEXT, MAX_REPLICAS, MIN_CONTEXT, Quality
+from berth.web.serializers import StrictSerializer
+
+# Bodies
+
+
+class NeedsIn(StrictSerializer):
+    context_length = serializers.IntegerField(
+        required=False, min_value=MIN_CONTEXT, max_value=MAX_CONTEXT, help_text="Tokens, prompt and completion together"
+    )
+    concurrency = serializers.IntegerField(
+        required=False, min_value=1, max_value=MAX_CONCURRENCY, help_text="Requests at the same time"
+    )
+    quality = serializers.ChoiceField(required=False, choices=[quality.value for quality in Quality])
+    max_price_per_hour = serializers.DecimalField(required=False, max_digits=20, decimal_places=12, min_value=0)
+    tokens_per_second = serializers.FloatField(required=False, min_value=0.001, help_text="For each request")
+
+
+class PinsIn(StrictSerializer):
+    artefact_id = serializers.UUIDField(required=False)
+    engine = serializers.CharField(required=False, max_length=16)
+    tier = serializers.CharField(required=False, max_length=48)
+    context_length = serializers.IntegerField(required=False, min_value=MIN_CONTEXT, max_value=MAX_CONTEXT)
+    slots = serializers.IntegerField(required=False, min_value=1, max_value=MAX_CONCURRENCY)
+
+    def validate_artefact_id(self, value: Any) -> str:
+        return str(value)
+
+
+def _replicas() -> serializers.IntegerField:
+    return serializers.IntegerField(required=False, min_value=1, max_value=MAX_REPLICAS)
+
+
+class PlanIn(StrictSerializer):
+    model = serializers.CharField(max_length=63)
+    version = serializers.IntegerField(required=False, min_value=1, help_text="Absent: the newest")
+    needs = NeedsIn(required=False)
+    pins = PinsIn(required=False)
+    replicas = _replicas()
+
+
+class DeployIn(PlanIn):
+    name = serializers.CharField(required=False, max_length=63, help_text="Absent: as the model")
+
+
+class ChangeIn(StrictSerializer):
+    """What is absent stays. `needs` and `pins` are replaced as a whole."""
+
+    version = serializers.IntegerField(required=False, min_value=1)
+    needs = NeedsIn(required=False)
+    pins = PinsIn(required=False)
+    replicas = _replicas()
+
+
+class LogQuery(StrictSerializer):
+    replica = serializers.CharField(required=False, default="", max_length=96, help_text="Absent: the newest")
+    after = serializers.IntegerField(required=False, default=0, min_value=0)
+    limit = serializers.IntegerField(required=False, default=200, min_value=1, max_value=1000)
+
+
+# Plans
+
+
+class PlanMessageOut(serializers.Serializer[Any]):
+    code = serializers.CharField()
+    message = serializers.CharField()
+    params = serializers.DictField()
+
+
+class RejectedOut(PlanMessageOut):
+    engine = serializers.CharField()
+    artefact_id = serializers.UUIDField()
+    quantization = serializers.CharField()
+    tier = serializers.CharField()
+
+
+class EstimateOut(serializers.Serializer[Any]):
+    value = serializers.FloatField()
+    low = serializers.FloatField()
+    high = serializers.FloatField()
+    basis = serializers.CharField()
+
+
+class PredictedOut(serializers.Serializer[Any]):
+    tokens_per_second = EstimateOut(allow_null=True, help_text="For each of the concurrent requests")
+
+
+class MemoryOut(serializers.Serializer[Any]):
+    """Bytes of one replica."""
+
+    weights = serializers.IntegerField()
+    kv = serializers.IntegerField()
+    overhead = serializers.IntegerField()
+    total = serializers.IntegerField()
+    available = serializers.IntegerField()
+
+
+class PlannedArtefactOut(serializers.Serializer[Any]):
+    id = serializers.UUIDField()
+    quantization = serializers.CharField()
+    size = serializers.IntegerField()
+
+
+class ChoiceOut(serializers.Serializer[Any]):
+    engine = serializers.CharField()
+    artefact = PlannedArtefactOut()
+    tier = serializers.CharField()
+    context_length = serializers.IntegerField()
+    slots = serializers.IntegerField()
+    threads = serializers.IntegerField()
+    replicas = serializers.IntegerField()
+    memory = MemoryOut()
+    predicted = PredictedOut()
+    price_per_hour = serializers.CharField(allow_null=True, help_text="Exact decimal, for all replicas")
+    currency = serializers.CharField()
+    reasons = PlanMessageOut(many=True)
+
+
+class PlanOut(serializers.Serializer[Any]):
+    fits = serializers.BooleanField()
+    choice = ChoiceOut(allow_null=True)
+    rejected = RejectedOut(many=True)
+    changes = PlanMessageOut(many=True)
+
+
+# Deployments
+
+
+class RevisionOut(serializers.ModelSerializer[Revision]):
+    quantization = serializers.CharField(source="artefact.quantization")
+    needs = serializers.DictField()
+    plan = PlanOut()
+
+    class Meta:
+        model = Revision
+        fields = [
+            "number", "engine", "quantization", "tier", "context_length", "slots", "threads", "memory", "replicas", "needs",
+            "plan", "created_at",
+        ]  # fmt: skip
+
+
+class PhaseOut(serializers.Serializer[Any]):
+    phase = serializers.CharField()
+    started_at = serializers.DateTimeField()
+    ended_at = serializers.DateTimeField(allow_null=True)
+    done = serializers.IntegerField(allow_null=True, help_text="Bytes so far, where known")
+    total = serializers.IntegerField(allow_null=True)
+
+
+class ReplicaOut(serializers.ModelSerializer[Replica]):
+    revision = serializers.IntegerField(source="revision.number")
+    phases = serializers.SerializerMethodField()
+
+    class Meta:
+        model = Replica
+        fields = [
+            "id", "name", "ordinal", "revision", "phase", "phases", "started_at", "ready_at", "ended_at", "reason", "message",
+        ]  # fmt: skip
+
+    @extend_schema_field(PhaseOut(many=True))
+    def get_phases(self, replica: Replica) -> list[dict[str, Any]]:
+        return [
+            {
+                "phase": timing["phase"],
+                "started_at": instant(timing["started_at"]),
+                "ended_at": instant(timing.get("ended_at")),
+                "done": timing.get("done"),
+                "total": timing.get("total"),
+            }
+            for timing in replica.phases
+        ]
+
+
+class NextOut(serializers.Serializer[Any]):
+    code = serializers.CharField()
+    message = serializers.CharField()
+    usual_seconds = serializers.FloatField(allow_null=True)
+
+
+class DeploymentOut(serializers.Serializer[Any]):
+    id = serializers.UUIDField()
+    name = serializers.CharField()
+    model_id = serializers.CharField(help_text="What clients put into `model`")
+    model = serializers.CharField()
+    version = serializers.IntegerField()
+    state = serializers.ChoiceField(choices=State.choices)
+    state_since = serializers.DateTimeField()
+    desired = serializers.ChoiceField(choices=Desired.choices)
+    reason = serializers.CharField(help_text="Stable code, where there is something to explain")
+    message = serializers.CharField()
+    revision = RevisionOut()
+    replicas = ReplicaOut(many=True)
+    usual = serializers.DictField(child=serializers.FloatField(), help_text="Seconds of each phase of a start")
+    usual_basis = serializers.ChoiceField(choices=["measured", "estimated"])
+    next = NextOut(allow_null=True)
+    created_at = serializers.DateTimeField()
+
+    def to_representation(self, instance: Deployment) -> dict[str, Any]:
+        revision = instance.revision
+        if revision is None:  # left out by every query
+            raise ValueError("a deployment without a revision")
+        replicas, times = shown_replicas(instance), usual(revision)
+        coming = upcoming(instance, replicas, times)
+        content = {
+            "id": instance.pk,
+            "name": instance.name,
+            "model_id": f"{instance.org.slug}/{instance.name}",
+            "model": revision.version.model.name,
+            "version": revision.version.number,
+            "state": instance.state,
+            "state_since": instance.state_since,
+            "desired": instance.desired,
+            "reason": instance.reason,
+            "message": instance.message,
+            "revision": revision,
+            "replicas": replicas,
+            "usual": times.seconds,
+            "usual_basis": times.basis,
+            "next": None if coming is None else msgspec.to_builtins(coming),
+            "created_at": instance.created_at,
+        }
+        shown: dict[str, Any] = super().to_representation(content)
+        return shown
+
+
+class EventOut(serializers.ModelSerializer[Event]):
+    actor = UserOut(allow_null=True, help_text="null: Berth itself")
+    at = serializers.DateTimeField(source="created_at")
+    data = serializers.DictField()  # type: ignore[assignment]  # the answer's field is called so; DRF's own property is for input
+
+    class Meta:
+        model = Event
+        fields = ["id", "kind", "data", "actor", "at"]
+
+
+class LogLineOut(serializers.Serializer[Any]):
+    number = serializers.IntegerField()
+    at = serializers.CharField()
+    source = serializers.CharField()  # type: ignore[assignment]
+    text = serializers.CharField(allow_null=True)
+    withheld = serializers.IntegerField(allow_null=True, help_text="Bytes that were dropped unread")
+
+
+class LogPageOut(serializers.Serializer[Any]):
+    items = LogLineOut(many=True)
+    next_after = serializers.IntegerField()
+    more = serializers.BooleanField()
+
+
+def instant(seconds: float | None) -> str | None:
+    """Unix seconds as the API writes instants."""
+    if seconds is None:
+        return None
+    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

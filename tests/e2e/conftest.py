@@ -116,7 +116,7 @@ class Platform:
         """Everything that runs because of the platform, the supervisor included."""
         assert self._process is not None
         supervisor = psutil.Process(self._process.pid)
-        return [supervisor, *supervisor.children(recursive=True)]
+        return [process for process in [supervisor, *supervisor.children(recursive=True)] if _runs(process)]
 
     def kill(self, name: str) -> None:
         """kill -9 for postgres, valkey, web, gateway or worker; waits until the supervisor has started it again."""
@@ -217,6 +217,14 @@ class Platform:
             tail = "\n".join(log.read_text(errors="replace").splitlines()[-15:])
             parts.append(f"--- {log.name}\n{tail}")
         return "\n".join(parts)
+
+
+def _runs(process: psutil.Process) -> bool:
+    """Not gone, and not merely waiting for its parent to notice that it has ended."""
+    try:
+        return bool(process.status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False
 
 
 @pytest.fixture(scope="session")

@@ -98,7 +98,9 @@ class Postgres:
         literal = self.password.replace("'", "''")
         self._run(
             [str(self._bin / "postgres"), "--single", "-D", str(fresh), *_options(PRIVATE), "postgres"],
-            f"CREATE ROLE {ROLE} {privileges} PASSWORD '{literal}';\nCREATE DATABASE {DATABASE} OWNER {ROLE};\n",
+            f"CREATE ROLE {ROLE} {privileges} PASSWORD '{literal}';\nCREATE DATABASE {DATABASE} OWNER {ROLE};\n"
+            # So that a copy of the files can be made complete without being superuser.
+            f"GRANT pg_checkpoint TO {ROLE};\n",
         )
         fresh.rename(self.data)
 

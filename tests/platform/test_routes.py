@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 from django.db import transaction
 from rest_framework.permissions import BasePermission
-from tests import make
-from tests.routes import Route, World, api_routes, call, code_of, of_class, org_routes
 
 from berth.orgs.models import Role
 from berth.orgs.permissions import MATRIX, Action, allows
 from berth.web.auth import DenyByDefault, Open, Operator, SignedIn
+from tests import make
+from tests.routes import Route, World, api_routes, call, code_of, of_class, org_routes
 
 # Everything that answers without a session. A new one is a decision, so it is written down here too.
 OPEN = {
@@ -35,7 +35,9 @@ def test_every_route_names_its_permission(route: Route) -> None:
     if str(route) in BY_HAND:
         return
     if route.is_org:
-        assert route.methods and set(route.methods) == set(route.actions), "each method of an organisation's view needs an action"
+        assert route.methods and set(route.methods) == set(route.actions), (
+            "each method of an organisation's view needs an action"
+        )
         assert all(isinstance(action, Action) for action in route.actions.values())
         assert of_class(route) or route.view_class is None
         return

@@ -9,7 +9,8 @@ from uuid import UUID
 from django.conf import settings
 from django.db.models import Q
 
-from berth.keys.models import ApiKey, KeyKind
+from berth.keys.models import KeyKind
+from berth.keys.services import usable_keys
 from berth.orgs.models import Organisation
 from berth.publishing.routes import build_routes
 from berth_gateway.contract import SNAPSHOT_FORMAT, KeyInfo, OrgInfo, Snapshot
@@ -38,8 +39,7 @@ def build(*, epoch: UUID, version: int, now: datetime) -> Snapshot:
 def _keys(now: datetime) -> tuple[KeyInfo, ...]:
     playground = Q(kind=KeyKind.PLAYGROUND)
     rows = (
-        ApiKey.objects.across_orgs("the snapshot tells gateways of every key")
-        .filter(revoked_at=None)
+        usable_keys()
         .filter(
             Q(expires_at=None)
             | (~playground & Q(expires_at__gt=now - EXPIRED_KEPT))

@@ -91,6 +91,7 @@ def set_price(
     minute from now, or else with the minute after next. Earlier usage keeps its price."""
     now = now or timezone.now()
     deployment_id = _deployment(org, deployment) if deployment is not None else None
+    ensure_default()  # what is used before the first price of one's own has a price too
     begins = valid_from or (now + 2 * NOTICE).replace(second=0, microsecond=0)
     with transaction.atomic():
         while_pricing()

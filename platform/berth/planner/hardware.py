@@ -1,0 +1,95 @@
+"""Accelerators and processors by name. Data: data/hardware.csv, with sources."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from functools import cache
+from typing import Final
+
+import msgspec
+
+from berth.planner.tables import rows
+
+GIB: Final = 1 << 30
+
+
+class Gpu(msgspec.Struct, frozen=True):
+    """One device. A CPU is one too: what counts is memory, bandwidth and arithmetic."""
+
+    key: str
+    vendor: str
+    kind: str  # its memory: hbm, gddr, unified, apple, amd-gddr, intel-gddr, cpu-server, cpu, cpu-small …
+    memory: int  # bytes as sold
+    usable: int  # bytes that a process can see
+    bandwidth: float  # bytes a second
+    flops: Mapping[str, float]  # dense operations a second by element type; absent: not in hardware
+    capability: float  # NVIDIA compute capability; 0: not NVIDIA
+    link: str
+    link_bandwidth: float  # bytes a second, each way
+
+    def peak(self, kind: str) -> float:
+        """The rate for an element type; what the hardware lacks is computed in half precision."""
+        return self.flops.get(kind) or self.flops["fp16"]
+
+    @property
+    def is_cpu(self) -> bool:
+        return self.kind.startswith("cpu")
+
+
+@cache
+def all_gpus() -> Mapping[str, Gpu]:
+    return {row["key"]: _read(row) for row in rows("hardware.csv")}
+
+
+@cache
+def _names() -> Mapping[str, str]:
+    names: dict[str, str] = {}
+    for row in rows("hardware.csv"):
+        for name in (row["key"], *row["aliases"].split("|")):
+            if name:
+                names[_plain(name)] = row["key"]
+    return names
+
+
+_NOISE: Final = re.compile(r"\b(nvidia|geforce|amd|radeon|intel|tesla|gpu|apple|instinct|graphics|cpu|edition|x\d+|\d+gb|custom|pc)\b")
+
+
+def _plain(name: str) -> str:
+    text = re.sub(r"[‑–—]", "-", name.lower()).replace("(", " ").replace(")", " ").replace("[", " ").replace("]", " ")
+    text = re.sub(r"(\d)-core", r"\1core", text)
+    return " ".join(re.sub(r"[-_,/+]", " ", text).split())
+
+
+@cache
+def gpu_by_name(name: str) -> Gpu | None:
+    """From "NVIDIA H200-SXM-141GB", "4090 24GB", "M2 Ultra 76-Core GPU 192GB". The longest name in the list that the text contains wins.
+    None: not known."""
+    text = _plain(name)
+    names = _names()
+    if text in names:
+        return all_gpus()[names[text]]
+    bare = " ".join(_NOISE.sub(" ", text).split())
+    if bare in names:
+        return all_gpus()[names[bare]]
+    found = [known for known in names if re.search(rf"(?:^| ){re.escape(known)}(?: |$)", text)]
+    found = found or [known for known in names if re.search(rf"(?:^| ){re.escape(known)}(?: |$)", bare)]
+    if len({names[known] for known in found}) > 1 and " or " in text:
+        return None
+    return all_gpus()[names[max(found, key=len)]] if found else None
+
+
+def _read(row: Mapping[str, str]) -> Gpu:
+    rates = {kind: float(row[kind]) * 1e12 for kind in ("fp16", "fp8", "int8", "fp4") if float(row[kind]) > 0}
+    return Gpu(
+        key=row["key"],
+        vendor=row["vendor"],
+        kind=row["class"],
+        memory=int(float(row["memory_gb"]) * 1e9),
+        usable=int(float(row["usable_gib"]) * GIB),
+        bandwidth=float(row["bandwidth"]) * 1e9,
+        flops=rates,
+        capability=float(row["cc"]),
+        link=row["link"],
+        link_bandwidth=float(row["link_gbs"]) * 1e9,
+    )

@@ -21,7 +21,7 @@ from berth.billing.rating import Charge, Usage, rate, total
 from berth.metering.models import PendingEvent, UsageEvent
 from berth.orgs.models import Organisation
 from berth.web.errors import Conflict, NotFound
-from berth_gateway.contract import Outcome
+from berth_gateway.contract import CountedBy, Outcome
 
 log = logging.getLogger(__name__)
 
@@ -80,11 +80,13 @@ def _book(events: Sequence[UsageEvent], book: PriceBook) -> None:
 
 
 def usage_of(event: UsageEvent) -> Usage:
+    """An answer that the engine itself ended and counted has used its prompt, even if its first token was the end of it."""
+    finished = event.outcome == Outcome.OK and event.counted_by == CountedBy.ENGINE
     return Usage(
         prompt_tokens=event.prompt_tokens,
         cached_tokens=event.cached_tokens,
         completion_tokens=event.completion_tokens,
-        first_token=event.first_token_ms is not None,
+        first_token=finished or event.first_token_ms is not None,
         rejected=event.outcome == Outcome.REJECTED,
     )
 

@@ -44,6 +44,7 @@ LEFT JOIN (
 WHERE u.org_id = %(org)s AND u.accepted_at >= %(start)s AND u.accepted_at < %(end)s
 GROUP BY 1
 """
+_STATEMENTS = {name: _SUMS.format(group=group) for name, group in _GROUPS.items()}
 
 
 @dataclass(frozen=True)
@@ -138,8 +139,9 @@ def _sums(org: Organisation, start: datetime, end: datetime, group_by: str) -> d
         "end": end,
         "zone": ZoneInfo(org.time_zone).key,
     }
+    statement = _STATEMENTS[group_by]
     with connection.cursor() as cursor:
-        cursor.execute(_SUMS.format(group=_GROUPS[group_by]), parameters)
+        cursor.execute(statement, parameters)
         rows = [
             (key, Sums(int(requests), int(prompt), int(cached), int(completion), amount))
             for key, requests, prompt, cached, completion, amount in cursor.fetchall()

@@ -83,7 +83,9 @@ def test_an_event_is_booked_once_on_both_sides(deployment: Deployment, key: ApiK
         ({"outcome": "client_closed", "status": 499, "prompt_tokens": 9, "completion_tokens": 3}, "0.00000315"),
         ({"outcome": "rejected", "status": 400, "prompt_tokens": 9, "completion_tokens": 3}, "0"),
         ({"outcome": "interrupted", "prompt_tokens": 0, "completion_tokens": 0, "counted_by": "none"}, "0"),
-        ({"outcome": "ok", "prompt_tokens": 10, "completion_tokens": 0, "first_token_ms": 3.0}, "0.0000015"),
+        ({"outcome": "ok", "prompt_tokens": 10, "completion_tokens": 0, "first_token_ms": None}, "0.0000015"),
+        ({"outcome": "timeout", "prompt_tokens": 10, "completion_tokens": 0, "first_token_ms": 3.0}, "0.0000015"),
+        ({"outcome": "ok", "prompt_tokens": 10, "completion_tokens": 0, "counted_by": "estimate"}, "0"),
     ],
 )
 def test_what_was_produced_is_billed_and_nothing_else(

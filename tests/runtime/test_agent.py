@@ -194,8 +194,11 @@ def test_an_engine_that_wants_too_much_memory_fails_with_the_reason(tmp_path: Pa
 
 
 @pytest.mark.threat("E5")
-def test_an_engine_within_its_memory_works(tmp_path: Path) -> None:
-    with Agent(a_spec(tmp_path, memory_limit=400 << 20)) as agent:
+def test_an_engine_within_its_memory_works_whatever_its_file_is_called(tmp_path: Path) -> None:
+    stored = tmp_path / model_file().sha256  # as the store names files
+    stored.symlink_to(model_file().path)
+    file = msgspec.structs.replace(model_file(), path=str(stored))
+    with Agent(a_spec(tmp_path, files=(file,), memory_limit=400 << 20)) as agent:
         agent.ready()
 
 

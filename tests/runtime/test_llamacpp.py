@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from berth_runtime.engines.llamacpp import LlamaCpp
 from berth_runtime.failure import Failure
-from berth_runtime.spec import EngineMetrics
+from berth_runtime.spec import EngineMetrics, LaunchSpec
 from tests.runtime import llama_server
 from tests.runtime.agents import SECRET, a_spec
 
@@ -37,6 +38,23 @@ def test_the_secret_is_named_by_file_and_never_said(tmp_path: Path) -> None:
     argv = LlamaCpp().command(spec)
     assert value(argv, "--api-key-file") == spec.secret_file
     assert SECRET not in " ".join(argv)
+
+
+@pytest.mark.usefixtures("bundled")
+def test_shards_are_given_by_the_first_and_must_have_their_names(tmp_path: Path) -> None:
+    spec = a_spec(tmp_path)
+
+    def named(*names: str) -> LaunchSpec:
+        files = tuple(msgspec.structs.replace(spec.files[0], path=f"/models/{name}") for name in names)
+        return msgspec.structs.replace(spec, files=files)
+
+    shards = named("m-00002-of-00002.gguf", "m-00001-of-00002.gguf")
+    assert value(LlamaCpp().command(shards), "--model") == "/models/m-00001-of-00002.gguf"
+    assert value(LlamaCpp().command(named("f00d")), "--model") == "/models/f00d"
+    for wrong in (named("f00d", "beef"), named("m-00001-of-00003.gguf", "m-00002-of-00003.gguf")):
+        with pytest.raises(Failure) as failure:
+            LlamaCpp().command(wrong)
+        assert failure.value.reason == "shards_unnamed"
 
 
 @pytest.mark.threat("E1")

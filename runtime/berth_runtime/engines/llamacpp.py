@@ -207,8 +207,15 @@ class _Props(msgspec.Struct):
 
 
 def _weights(spec: LaunchSpec) -> str:
-    """The first shard: llama.cpp finds the others by their names."""
-    return min(file.path for file in spec.files if file.role == "weights")
+    """The first shard: llama.cpp finds the others by their names, so these must be the ones it expects."""
+    paths = sorted(file.path for file in spec.files if file.role == "weights")
+    expected = [f"-{number:05}-of-{len(paths):05}.gguf" for number in range(1, len(paths) + 1)]
+    if len(paths) > 1 and not all(path.endswith(end) for path, end in zip(paths, expected, strict=True)):
+        raise Failure(
+            "shards_unnamed",
+            "The model is in several GGUF files whose names do not say their order. Merge them into one and upload that.",
+        )
+    return paths[0]
 
 
 def _program() -> str | None:

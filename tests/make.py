@@ -19,16 +19,52 @@ from typing import Any
 
 from django.test import Client
 
+from berth.catalog.facts import FACTS_FORMAT, ArtefactFacts, AttentionGroup, ModelFacts, model_facts, to_json
 from berth.catalog.models import Artefact, ArtefactFile, Model, ModelVersion
 from berth.deployments.models import Deployment, Replica, Revision, State
+from berth.deployments.planning import plan_artefact, plan_json
 from berth.keys.models import ApiKey
 from berth.keys.secret import new_secret
 from berth.metering.models import PendingEvent, UsageEvent
 from berth.orgs.models import Member, Organisation, User
 from berth.orgs.tenancy import new_id
+from berth.planner.needs import Needs, Pins
+from berth.planner.plan import plan
+from berth.planner.tiers import Tier
 
 NOON = datetime(2026, 11, 30, 12, 0, tzinfo=UTC)  # a fixed instant for tests that need one
 PASSWORD = "correct horse battery staple"  # what `user(password=PASSWORD)` is usually given
+
+# SmolLM2-135M-Instruct, as its header tells.
+FACTS = ModelFacts(
+    format=FACTS_FORMAT,
+    architecture="llama",
+    name="SmolLM2 135M Instruct",
+    parameters=134_515_008,
+    active_parameters=134_515_008,
+    layers=30,
+    embedding_length=576,
+    feed_forward_length=1536,
+    heads=9,
+    context_length=8192,
+    vocabulary=49_152,
+    attention=(AttentionGroup(layers=30, kv_heads=3, key_length=64, value_length=64),),
+    sliding_window=None,
+    recurrent=False,
+    has_chat_template=True,
+    tied_embeddings=True,
+)
+FILE_FACTS = ArtefactFacts(
+    format=FACTS_FORMAT,
+    quantization="Q4_1",
+    tensors=272,
+    tensor_bytes=96_000_000,
+    token_bytes=96_000_000,
+    alignment=32,
+    chat_template_bytes=400,
+    chat_template_accepts=("user", "system", "assistant"),
+)
+TIER = Tier(key="cpu-local", kind="cpu", cores=4, memory_bytes=16 << 30, memory_bandwidth=40_000_000_000)
 
 _numbers = itertools.count(1)
 
@@ -80,7 +116,7 @@ def version(owner: Model, number: int = 1, **fields: Any) -> ModelVersion:
         "model": owner,
         "number": number,
         "source": "sample",
-        "facts": {"architecture": "llama", "parameters": 134_515_008, "context_length": 8192, "layers": 30},
+        "facts": to_json(FACTS),
     }
     return ModelVersion.objects.create(**values | fields)
 
@@ -94,7 +130,7 @@ def artefact(of: ModelVersion, **fields: Any) -> Artefact:
         "quantization": "Q4_1",
         "engines": ["llamacpp"],
         "size": 98_000_000,
-        "facts": {},
+        "facts": to_json(FILE_FACTS),
     }
     made = Artefact.objects.create(**values | fields)
     digest = hashlib.sha256(made.pk.bytes).hexdigest()
@@ -116,6 +152,7 @@ def deployment(organisation: Organisation, name: str | None = None, **fields: An
 def revision(of: Deployment, number: int = 1, **fields: Any) -> Revision:
     """Of a model made for it unless `artefact` is given."""
     files = fields.pop("artefact", None) or artefact(version(model(of.org)))
+    planned = plan(model_facts(files.version.facts), [plan_artefact(files)], Needs(), [TIER], Pins())
     values = {
         "org": of.org,
         "deployment": of,
@@ -123,13 +160,13 @@ def revision(of: Deployment, number: int = 1, **fields: Any) -> Revision:
         "version": files.version,
         "artefact": files,
         "engine": "llamacpp",
-        "tier": "cpu",
+        "tier": TIER.key,
         "context_length": 2048,
         "slots": 2,
         "threads": 2,
         "memory": 400_000_000,
         "needs": {},
-        "plan": {},
+        "plan": {**plan_json(planned), "pins": {}},
     }
     return Revision.objects.create(**values | fields)
 

@@ -101,9 +101,7 @@ def _calls(name: str, node: ast.AST) -> Iterator[str]:
     if last == "RawSQL" or (last in {"execute", "executemany", "cursor"} and name.startswith("platform/berth/")):
         if name not in RAW_SQL_FILES and "host/" not in name:
             yield f"{last}: raw SQL only in {', '.join(sorted(RAW_SQL_FILES))} (threat A8)"
-        elif (
-            last.startswith("execute") and node.args and isinstance(node.args[0], ast.JoinedStr | ast.BinOp | ast.Call)
-        ):
+        elif last.startswith("execute") and node.args and not _is_constant_sql(node.args[0]):
             yield "SQL text is constant; values are parameters (threat A8)"
 
 

@@ -179,8 +179,9 @@ def test_foreign_ids_in_a_body_are_unknown_ids(route: Route, method: str, refere
     own, other = World(), World()
     client, form, name = make.client(own.owner.user), body_form(route, method) or {}, reference.path[-1]
 
-    def answer(value: Any) -> tuple[int, Any]:
-        return tried(client, method, own.address(route), put(needed(own, form), reference, value))[0]
+    def answer(value: Any) -> tuple[int, str]:
+        status, content = tried(client, method, own.address(route), put(needed(own, form), reference, value))[0]
+        return status, str(content).replace(str(value), "<value>")  # saying again what was asked tells nothing
 
     foreign = answer(own_value(other, name))
     unknown = answer(make.new_id() if isinstance(own_value(own, name), type(make.new_id())) else UNKNOWN["name"])

@@ -105,7 +105,7 @@ frontend/node_modules/.stamp: frontend/package.json frontend/package-lock.json $
 
 frontend/dist/.stamp: frontend/node_modules/.stamp $(DASHBOARD_SOURCES)
 	@echo "Building the dashboard"
-	@$(NODE_ENV); cd frontend && npm run --silent build
+	@$(NODE_ENV); cd frontend && npm run --silent build -- --logLevel warn
 	@touch $@
 
 # Chromium comes from Debian's package where that is allowed. In CI nothing is left out.

@@ -75,10 +75,8 @@ class Service:
 
     def why_not(self) -> str:
         """Why it does not run, in a sentence with the last line of its log."""
-        lines = self.log.read_text(errors="replace").split("\n") if self.log.exists() else []
-        last = next((line.strip()[:300] for line in reversed(lines) if line.strip()), "nothing")
         how = "does not answer" if self.last_code is None else f"keeps ending ({describe(self.last_code)})"
-        return f"{self._name()} {how}. The last line of its log {self.log} is: {last}"
+        return f"{self._name()} {how}. The last line of its log {self.log} is: {last_line(self.log)}"
 
     def stop(self) -> None:
         self.restart_at = None
@@ -102,6 +100,12 @@ def program(
 ) -> Callable[[], subprocess.Popen[bytes]]:
     """How to start a program of Berth's own. All are safe to kill, so a lost supervisor ends them at once."""
     return lambda: spawn(argv, log=log, env=env, death_signal=death_signal)
+
+
+def last_line(log: Path) -> str:
+    """The last line of a log that is not blank, at most 300 characters of it."""
+    lines = log.read_text(errors="replace").split("\n") if log.exists() else []
+    return next((line.strip()[:300] for line in reversed(lines) if line.strip()), "(it is empty)")
 
 
 def describe(code: int) -> str:

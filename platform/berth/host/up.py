@@ -16,7 +16,7 @@ from berth.host.errors import HostError
 from berth.host.home import Lock, demand_port
 from berth.host.machine import PLATFORM_ROOT, Machine
 from berth.host.progress import Progress, Step
-from berth.host.service import Service
+from berth.host.service import Service, describe, last_line
 from berth.host.serving import Answer, ask, welcome
 from berth.host.supervisor import Interrupted, Supervisor
 
@@ -130,20 +130,18 @@ class Up:
         """Runs the program that migrates; starts the others as soon as it has."""
         process = self.machine.first_run()
         self.supervisor.helpers.add(process.pid)
-        failed: list[str] = []
         try:
-            self._follow(process, failed)
+            self._follow(process)
         finally:
             if process.poll() is None:
                 process.kill()
             code = process.wait()
             self.supervisor.helpers.discard(process.pid)
-        if code != 0 or failed:
-            log = self.home.logs / "firstrun.log"
-            raise HostError(failed[0] if failed else f"Setting up ended with code {code}. Its log is {log}.")
+        if code != 0:
+            raise HostError(self._why_not_set_up(code))
         self._stamp_schema()
 
-    def _follow(self, process: subprocess.Popen[bytes], failed: list[str]) -> None:
+    def _follow(self, process: subprocess.Popen[bytes]) -> None:
         if process.stdout is None:
             raise ValueError("the first run needs a pipe")
         os.set_blocking(process.stdout.fileno(), False)
@@ -162,12 +160,17 @@ class Up:
                     elif "note" in message:
                         self.progress.say(message["note"])
                     elif "error" in message:
-                        failed.append(message["error"])
                         raise HostError(message["error"])
                 self.supervisor.tick()
                 if step is not None:
                     step.tick()
                 time.sleep(0.05)
+            if step is not None:  # it ended in the middle of something
+                raise HostError(self._why_not_set_up(process.wait()))
+
+    def _why_not_set_up(self, code: int) -> str:
+        log = self.home.logs / "firstrun.log"
+        return f"Setting up ended with {describe(code)}. The last line of its log {log} is: {last_line(log)}"
 
     def _await(self, step: Step, services: list[Service]) -> None:
         """Waits until all are ready. A program that keeps dying is not waited for."""

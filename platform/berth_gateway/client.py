@@ -5,14 +5,12 @@ from __future__ import annotations
 from enum import Enum, auto
 from typing import TYPE_CHECKING
 
-from berth_gateway import admit, paths, surface
-from berth_gateway.contract import Route
-from berth_gateway.errors import Refusal, unknown_model
-from berth_gateway.exchange import Exchange, Facts
+from berth_gateway import admit, cors, dispatch, listing
+from berth_gateway.errors import Refusal
+from berth_gateway.exchange import Exchange
 from berth_gateway.framing import LAST_CHUNK, Body, ChunkedBody, FramingError, LengthBody, chunk
 from berth_gateway.head import HeadError, RequestHead, read_request, write_response, write_stream
 from berth_gateway.paths import Place
-from berth_gateway.snapshot import View
 from berth_gateway.upstream import Wire
 
 if TYPE_CHECKING:
@@ -21,6 +19,7 @@ if TYPE_CHECKING:
 MAX_PIPELINED = 64 * 1024  # bytes of later requests that wait; then reading stops
 MAX_LINGER = 1024 * 1024  # bytes read and dropped after a refusal, so that the client sees the answer
 LINGER_SECONDS = 2.0
+ABANDON_SECONDS = 60.0  # a client that does not take its last answer
 SLOW_AFTER, SLOWEST = 10.0, 1024  # after so many seconds a body must have come at so many bytes a second
 _JSON = b"application/json"
 
@@ -47,11 +46,11 @@ class Client:
         self._state = State.HEAD
         self._since = gateway.now()  # when the state began
         self._head: RequestHead | None = None
-        self._head_begun = False  # the clock for a head starts with its first byte
+        self._head_known = 0  # bytes of an incomplete head that have been looked at
         self._place: Place | None = None
         self._caller: admit.Caller | None = None
         self._body: Body = LengthBody(0)
-        self._pieces: list[bytes] = []
+        self._payload = bytearray()
         self._size = 0
         self._dropped = 0
         self._exchange: Exchange | None = None
@@ -86,7 +85,7 @@ class Client:
         self._state = State.CLOSED
         self._wire = None
         self._buffer = b""
-        self._pieces.clear()
+        self._payload.clear()
         exchange, self._exchange = self._exchange, None
         if exchange is not None:
             exchange.client_gone()
@@ -121,19 +120,22 @@ class Client:
 
     def _read_head(self) -> bool:
         try:
-            head = read_request(self._buffer)
+            head = read_request(self._buffer, self._head_known)
         except HeadError as fault:
             self._begin_request(None)
             self.refuse(_broken_request(fault.code))
             return False
         if head is None:
-            if not self._head_begun:
-                self._head_begun, self._since = True, self._gateway.now()
+            if not self._head_known:
+                self._since = self._gateway.now()  # the clock for a head starts with its first byte
+            self._head_known = len(self._buffer)
             return False
         self._buffer = self._buffer[head.consumed :]
         self._begin_request(head)
         try:
-            self._place = self._admit_head(head)
+            self._place, self._caller = dispatch.judge_head(
+                self._gateway, head, admin=self._admin, loopback=self._loopback
+            )
         except Refusal as refusal:
             self.refuse(refusal)
             return self._state is State.HEAD
@@ -146,29 +148,10 @@ class Client:
     def _begin_request(self, head: RequestHead | None) -> None:
         self._request_id = self._gateway.new_request_id()
         self._head, self._caller, self._place = head, None, None
-        self._head_begun = False
-        self._pieces.clear()
+        self._head_known = 0
+        self._payload.clear()
         self._size = 0
         self._streaming = False
-
-    def _admit_head(self, head: RequestHead) -> Place:
-        """Everything that can be judged before the body is read. Raises Refusal."""
-        admit.refuse_key_in_url(head.target)
-        place = paths.find(head.target)
-        if self._admin != (place.kind == "metrics") and (self._admin or not self._may_see_metrics()):
-            raise Refusal("unknown_url", "Unknown URL.")
-        if head.method == "OPTIONS" and head.preflight and self._known_origin() is not None:
-            return Place("preflight")
-        paths.check_method(place, head.method)
-        if head.length > self._gateway.config.max_body:
-            raise self._too_large()
-        if place.kind in ("models", "model", "generate"):
-            view = self._gateway.usable_view()
-            self._caller = admit.identify(view, head, self._gateway.wall())
-        return place
-
-    def _may_see_metrics(self) -> bool:
-        return self._loopback and self._gateway.config.metrics_on_main_port
 
     def _read_body(self) -> bool:
         data, self._buffer = self._buffer, b""
@@ -177,17 +160,16 @@ class Client:
         except FramingError:
             self.refuse(_broken_request("bad_request"))
             return False
-        if payload:
-            self._pieces.append(payload)
-            self._size += len(payload)
-            if self._size > self._gateway.config.max_body:
-                self.refuse(self._too_large())
-                return False
+        self._size += len(payload)
+        if self._size > self._gateway.config.max_body:
+            self.refuse(dispatch.too_large(self._gateway))
+            return False
         if not self._body.done:
+            self._payload += payload
             return False
         self._buffer = self._body.rest
-        body = self._pieces[0] if len(self._pieces) == 1 else b"".join(self._pieces)
-        self._pieces.clear()
+        body = bytes(self._payload + payload) if self._payload else payload
+        self._payload = bytearray()
         self._set_state(State.BUSY)
         try:
             self._dispatch(body)
@@ -204,7 +186,7 @@ class Client:
         elif place.kind in ("models", "model"):
             self._models(place)
         elif place.kind == "preflight":
-            self._reply(204, b"", b"", _PREFLIGHT)
+            self._reply(204, b"", b"", cors.PREFLIGHT)
         elif place.kind == "metrics":
             self._reply(200, b"text/plain; version=0.0.4; charset=utf-8", self._gateway.metrics())
         elif place.kind == "health":
@@ -214,25 +196,10 @@ class Client:
             self._reply(200, _JSON, b'{"status":"ready"}')
 
     def _generate(self, place: Place, data: bytes) -> None:
-        gateway, endpoint = self._gateway, place.endpoint
-        if endpoint is None or self._caller is None:
+        if place.endpoint is None or self._caller is None:
             return
-        gateway.check_accepting()
-        view = gateway.usable_view()
-        body = surface.read(endpoint, data)
-        route = admit.find_route(view, self._caller, body.model)
-        admit.check_ready(route, endpoint.name)
-        prepared = surface.prepare(endpoint, body, route)
-        facts = Facts(
-            request_id=self._request_id,
-            event_id=gateway.event_id(self._request_id),
-            caller=self._caller,
-            route=route,
-            endpoint=endpoint,
-            prepared=prepared,
-            accepted_at=gateway.wall(),
-            started=gateway.now(),
-        )
+        gateway = self._gateway
+        facts = dispatch.admit_request(gateway, place.endpoint, self._caller, self._request_id, data)
         exchange = self._exchange = Exchange(gateway, self, facts)
         try:
             exchange.start()
@@ -244,16 +211,12 @@ class Client:
         if self._caller is None:
             return
         view = self._gateway.usable_view()
-        routes = admit.callable_routes(view, self._caller)
-        if place.kind == "models":
-            listed = [_model(view, route) for route in sorted(routes, key=lambda r: r.name)]
-            self._reply(200, _JSON, self._gateway.encode({"object": "list", "data": listed}))
-            return
-        name = place.model or ""
-        found = next((route for route in routes if route.name == name), None)
-        if found is None:
-            raise unknown_model(name)
-        self._reply(200, _JSON, self._gateway.encode(_model(view, found)))
+        found = (
+            listing.all_models(view, self._caller)
+            if place.kind == "models"
+            else listing.one_model(view, self._caller, place.model or "")
+        )
+        self._reply(200, _JSON, self._gateway.encode(found))
 
     # Answering
 
@@ -345,27 +308,14 @@ class Client:
         if wire is not None:
             wire.abort()
 
-    # Browsers
-
-    def _known_origin(self) -> str | None:
-        """The request's origin, if the caller's organisation (or, before there is a caller, any) lists it."""
-        head, view = self._head, self._gateway.store.view
-        if head is None or head.origin is None or view is None:
-            return None
-        listed = self._caller.org.origins if self._caller is not None else view.origins
-        return head.origin if head.origin in listed else None
-
     def _cors(self) -> bytes:
-        if self._head is None or self._head.origin is None:
+        head = self._head
+        if head is None or head.origin is None:
             return b""
-        origin = self._known_origin()
-        if origin is None:
-            return b"vary: Origin\r\n"
-        return b"vary: Origin\r\naccess-control-allow-origin: %b\r\naccess-control-expose-headers: %b\r\n" % (
-            origin.encode("latin-1"),
-            b"x-request-id, x-ratelimit-limit-requests, x-ratelimit-remaining-requests, x-ratelimit-reset-requests, "
-            b"x-ratelimit-limit-tokens, x-ratelimit-remaining-tokens, x-ratelimit-reset-tokens, retry-after",
-        )
+        return cors.lines(head.origin, listed=self._known_origin())
+
+    def _known_origin(self) -> bool:
+        return self._head is not None and cors.is_listed(self._head.origin, self._gateway.store.view, self._caller)
 
     # The clock
 
@@ -381,8 +331,11 @@ class Client:
         elif self._state is State.BODY:
             if waited > SLOW_AFTER and self._size < SLOWEST * (waited - SLOW_AFTER):
                 self.refuse(Refusal("slow_request", "The request's body arrives too slowly."))
-        elif self._state is State.LINGER and waited > LINGER_SECONDS:
-            self._close()
+        elif self._state is State.LINGER:
+            if waited > ABANDON_SECONDS:
+                self._abort()
+            elif waited > LINGER_SECONDS:
+                self._close()
 
     def leave(self) -> None:
         """The gateway stops: connections between requests are closed."""
@@ -394,19 +347,6 @@ class Client:
             self._state = State.LINGER
             self._wire.close()  # what is still to be sent goes out first
 
-    def _too_large(self) -> Refusal:
-        return Refusal("request_too_large", f"The body is larger than {self._gateway.config.max_body} bytes.")
-
-
-_PREFLIGHT = (
-    b"access-control-allow-methods: GET, POST\r\n"
-    b"access-control-allow-headers: authorization, content-type, x-api-key, x-request-id, openai-organization, openai-project, "
-    b"openai-beta, x-stainless-arch, x-stainless-async, x-stainless-custom-poll-interval, x-stainless-helper-method, "
-    b"x-stainless-lang, x-stainless-os, x-stainless-package-version, x-stainless-poll-helper, x-stainless-read-timeout, "
-    b"x-stainless-retry-count, x-stainless-runtime, x-stainless-runtime-version, x-stainless-timeout, anthropic-version, "
-    b"anthropic-beta\r\naccess-control-max-age: 600\r\n"
-)
-
 
 def _broken_request(code: str) -> Refusal:
     if code == "headers_too_large":
@@ -414,8 +354,3 @@ def _broken_request(code: str) -> Refusal:
     if code == "request_too_large":
         return Refusal(code, "The body is too large.")
     return Refusal("bad_request", "The request is not well-formed HTTP/1.1.")
-
-
-def _model(view: View, route: Route) -> dict[str, object]:
-    org = view.orgs.get(route.org_id)
-    return {"id": route.name, "object": "model", "created": route.created, "owned_by": org.slug if org else ""}

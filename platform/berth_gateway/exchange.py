@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-import msgspec
-
 from berth_gateway import meter
-from berth_gateway.admit import Caller
-from berth_gateway.aggregate import Aggregate, usage_json
-from berth_gateway.chunks import ChunkReader, EngineFault
-from berth_gateway.contract import USAGE_FORMAT, Outcome, Route, UsageEvent
+from berth_gateway.account import Facts, bill_of, event_of
+from berth_gateway.contract import Outcome, UsageEvent
 from berth_gateway.engine_errors import read_refusal
 from berth_gateway.errors import Refusal, error_body, not_ready
 from berth_gateway.head import ResponseHead, write_request
+from berth_gateway.relay import Relay, Relayed
 from berth_gateway.route import Address, address
 from berth_gateway.spool import SpoolFull
-from berth_gateway.sse import EventSplitter, EventTooLarge
-from berth_gateway.surface import Endpoint, Prepared
 from berth_gateway.upstream import Upstream
 
 if TYPE_CHECKING:
@@ -26,7 +20,6 @@ if TYPE_CHECKING:
 
 MAX_ERROR_BODY = 64 * 1024
 KEEP_ALIVE = b": keep-alive\n\n"
-DONE = b"data: [DONE]\n\n"
 CLIENT_CLOSED = 499
 
 
@@ -43,20 +36,6 @@ class Answering(Protocol):
         """A piece of an event stream; the first brings the head with it, the last ends the answer."""
 
 
-@dataclass(frozen=True, slots=True)
-class Facts:
-    """What is known of a request when it is admitted. `accepted_at` in Unix seconds, `started` on the loop's clock."""
-
-    request_id: str
-    event_id: str
-    caller: Caller
-    route: Route
-    endpoint: Endpoint
-    prepared: Prepared
-    accepted_at: float
-    started: float
-
-
 class Exchange:
     """Sends a request to a replica and relays what comes, until one of: done, refused, broken, too late, left, cut."""
 
@@ -70,36 +49,20 @@ class Exchange:
         self._retried_stale = False
         self._status = 0
         self._error = b""
-        self._reader = ChunkReader()
-        self._splitter = EventSplitter()
-        self._aggregate: Aggregate | None = None
+        self._relay = Relay(facts)
         self._held: list[bytes] = []  # events before the first content: they wait with the head
         self._committed = False
         self._settled = False
         self._first_token: float | None = None  # seconds after the start
         self._last_write = facts.started
         self._progress_at = 0
-        id_ = f"{facts.endpoint.id_prefix}{facts.event_id.replace('-', '')}"
-        self._answer_id = id_
-        self._before = (
-            b"data: %b"
-            % msgspec.json.encode(
-                {
-                    "id": id_,
-                    "object": facts.endpoint.chunk_object,
-                    "created": int(facts.accepted_at),
-                    "model": facts.route.name,
-                }
-            )[:-1]
-            + b',"choices":'
-        )
 
     # Going upstream
 
     def start(self) -> None:
         """Raises Refusal if the request cannot be put on record; then it is not accepted."""
         try:
-            self._gateway.spool.accept(self._event(Outcome.INTERRUPTED, 503, meter.NOTHING, 0.0))
+            self._gateway.spool.accept(self._account(Outcome.INTERRUPTED, 503, meter.NOTHING))
         except SpoolFull:
             self._gateway.log.error("spool_full", request_id=self.facts.request_id)
             raise not_ready("The gateway cannot record usage right now. Try again shortly.") from None
@@ -113,9 +76,7 @@ class Exchange:
             self._fail("upstream_unavailable", f"No replica of {facts.route.name} could be reached.")
             return
         where = self._where = address(replica)
-        self._reader, self._splitter = ChunkReader(), EventSplitter()
-        if not facts.prepared.stream:
-            self._aggregate = Aggregate(chat=facts.endpoint.chat)
+        self._relay = Relay(facts)
         self._held.clear()
         self._status, self._error = 0, b""
         router.begin(where)
@@ -151,35 +112,13 @@ class Exchange:
             if len(self._error) < MAX_ERROR_BODY:
                 self._error += data[:MAX_ERROR_BODY]
             return
-        try:
-            events = self._splitter.feed(data)
-        except EventTooLarge:
-            self._engine_fault()
-            return
-        self._relay(events)
+        self._pass_on(self._relay.feed(data))
 
-    def _relay(self, events: list[bytes]) -> None:
-        reader, aggregate, before = self._reader, self._aggregate, self._before
-        out: list[bytes] = []
-        done = fault = False
-        try:
-            for data in events:
-                if data == b"[DONE]":
-                    done = True
-                    break
-                choices = reader.read(data)
-                if choices is None:
-                    continue
-                if aggregate is not None:
-                    aggregate.add(choices)
-                else:
-                    out += (before, choices, b"}\n\n")
-            fault = done and not reader.complete
-        except EngineFault:
-            fault = True
+    def _pass_on(self, relayed: Relayed) -> None:
+        reader, out = self._relay.reader, relayed.out
         if self._first_token is None and reader.pieces:
             self._first_token = self._gateway.now() - self.facts.started
-        if done and not fault:
+        if relayed.done and not relayed.fault:
             self._complete(out)
             return
         if out:
@@ -189,7 +128,7 @@ class Exchange:
                 self._held += out
                 if reader.pieces or reader.complete:
                     self._write_held()
-        if fault:
+        if relayed.fault:
             self._engine_fault()
 
     def ended(self) -> None:
@@ -199,10 +138,10 @@ class Exchange:
         if self._status != 200:
             self._refused_by_engine(where)
             return
-        self._relay(self._splitter.finish())
+        self._pass_on(self._relay.finish())
         if self._settled:
             return
-        if self._reader.complete:
+        if self._relay.reader.complete:
             self._complete([])  # everything but [DONE] came
         else:
             self._engine_fault()
@@ -224,7 +163,7 @@ class Exchange:
 
     def _may_retry(self) -> bool:
         """Only while nothing of an answer has been produced or sent."""
-        return not self._settled and not self._reader.pieces and not self._reader.complete
+        return not self._settled and not self._relay.reader.pieces and not self._relay.reader.complete
 
     def _retry_elsewhere(self, where: Address | None, reason: str) -> bool:
         if where is None or self._tried:
@@ -263,26 +202,14 @@ class Exchange:
         self._client.stream(data, last=False)
 
     def _complete(self, out: list[bytes]) -> None:
-        facts = self.facts
         bill = self._settle(Outcome.OK, 200)
         self._leave_upstream(abort=False)
-        if self._aggregate is not None:
-            self._client.answer(
-                self._aggregate.answer(
-                    id_=self._answer_id,
-                    object_=facts.endpoint.answer_object,
-                    created=int(facts.accepted_at),
-                    model=facts.route.name,
-                    usage=bill.counts,
-                )
-            )
+        whole = self._relay.answer(bill.counts)
+        if whole is not None:
+            self._client.answer(whole)
             return
-        pieces = [*self._held, *out]
+        pieces = [*self._held, *out, self._relay.last_events(bill.counts)]
         self._held.clear()
-        if facts.prepared.include_usage:
-            usage = msgspec.json.encode(usage_json(bill.counts))
-            pieces += (self._before, b'[],"usage":', usage, b"}\n\n")
-        pieces.append(DONE)
         self._client.stream(b"".join(pieces), last=True)
 
     def _engine_fault(self) -> None:
@@ -337,51 +264,24 @@ class Exchange:
 
     def progress(self) -> UsageEvent | None:
         """The event as it would be if the gateway died now; None when nothing has changed since the last."""
-        if self._settled or self._reader.pieces == self._progress_at:
+        if self._settled or self._relay.reader.pieces == self._progress_at:
             return None
-        self._progress_at = self._reader.pieces
-        status = 200 if self._committed else 503
-        return self._event(Outcome.INTERRUPTED, status, self._bill(), self._gateway.now() - self.facts.started)
-
-    def _bill(self) -> meter.Bill:
-        facts = self.facts
-        if self._status not in (0, 200):
-            return meter.NOTHING
-        return meter.bill(
-            final=self._reader.final if self._reader.complete else None,
-            running=self._reader.running(),
-            chunks=self._reader.pieces,
-            prompt_estimate=meter.estimate_prompt(facts.prepared.body),
-            limits=meter.Limits(facts.route.context_length, facts.prepared.most_tokens),
-        )
+        self._progress_at = self._relay.reader.pieces
+        return self._account(Outcome.INTERRUPTED, 200 if self._committed else 503, self._bill())
 
     def _settle(self, outcome: Outcome, status: int) -> meter.Bill:
         bill = self._bill()
         self._settled = True
-        event = self._event(outcome, status, bill, self._gateway.now() - self.facts.started)
-        self._gateway.settled(self, event, breach=bill.breach)
+        self._gateway.settled(self, self._account(outcome, status, bill), breach=bill.breach)
         return bill
 
-    def _event(self, outcome: Outcome, status: int, bill: meter.Bill, seconds: float) -> UsageEvent:
-        facts, counts = self.facts, bill.counts
-        return UsageEvent(
-            format=USAGE_FORMAT,
-            event_id=facts.event_id,
-            gateway=self._gateway.config.name,
-            org_id=facts.caller.org.org_id,
-            key_id=facts.caller.key.key_id,
-            deployment_id=facts.route.deployment_id,
-            revision=facts.route.revision,
-            endpoint=facts.endpoint.name,
-            stream=facts.prepared.stream,
-            accepted_at=facts.accepted_at,
-            duration_ms=round(seconds * 1000, 3),
-            outcome=outcome,
-            status=status,
-            counted_by=bill.counted_by,
-            prompt_tokens=counts.prompt,
-            cached_tokens=counts.cached,
-            completion_tokens=counts.completion,
-            reasoning_tokens=counts.reasoning,
-            first_token_ms=None if self._first_token is None else round(self._first_token * 1000, 3),
+    def _bill(self) -> meter.Bill:
+        if self._status not in (0, 200):
+            return meter.NOTHING  # error text is never billed
+        return bill_of(self.facts, self._relay.reader)
+
+    def _account(self, outcome: Outcome, status: int, bill: meter.Bill) -> UsageEvent:
+        seconds = self._gateway.now() - self.facts.started
+        return event_of(
+            self.facts, self._gateway.config.name, outcome, status, bill, seconds=seconds, first_token=self._first_token
         )

@@ -10,7 +10,8 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from gunicorn_h1c import IncompleteError, LimitRequestHeaders, ParseError, parse_request_fast, parse_response
+from gunicorn_h1c import IncompleteError, LimitRequestHeaders, parse_request_fast, parse_response
+from gunicorn_h1c._parser_fast import IncompleteError as IncompleteRequest
 
 from berth_gateway.errors import REASONS
 
@@ -53,23 +54,33 @@ class RequestHead:
         return self.chunked or self.length > 0
 
 
-def read_request(data: bytes) -> RequestHead | None:
-    """The head at the start of `data`, or None while it is incomplete. Raises HeadError."""
+def read_request(data: bytes, known: int = 0) -> RequestHead | None:
+    """The head at the start of `data`, or None while it is incomplete. Raises HeadError.
+
+    `known`: so many bytes were there at the last look, so that a head in many pieces is not read anew with each.
+    """
+    if known and data.find(b"\r\n\r\n", max(0, known - 3)) < 0:
+        _check_incomplete(data, known)
+        return None
     try:
         parsed = parse_request_fast(data)
-    except IncompleteError:
-        if len(data) > MAX_HEAD:
-            raise HeadError("headers_too_large") from None
-        if _BARE_LF.search(data):
-            raise HeadError from None
+    except IncompleteRequest:
+        _check_incomplete(data, 0)
         return None
     except LimitRequestHeaders:
         raise HeadError("headers_too_large") from None
-    except ParseError:
+    except ValueError:  # the package has two classes named ParseError
         raise HeadError from None
     if parsed.consumed > MAX_HEAD or parsed.header_count > MAX_HEADERS:
         raise HeadError("headers_too_large")
     return _request_head(parsed)
+
+
+def _check_incomplete(data: bytes, known: int) -> None:
+    if len(data) > MAX_HEAD:
+        raise HeadError("headers_too_large")
+    if _BARE_LF.search(data, max(0, known - 1)):
+        raise HeadError
 
 
 _WANTED = frozenset(
@@ -146,7 +157,7 @@ def read_response(data: bytes) -> ResponseHead | None:
         if len(data) > MAX_HEAD:
             raise HeadError from None
         return None
-    except ParseError:
+    except ValueError:  # the package has two classes named ParseError
         raise HeadError from None
     length, codings, kind = -1, [], b""
     keep_alive = parsed["minor_version"] == 1

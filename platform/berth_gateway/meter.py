@@ -44,7 +44,6 @@ def bill(
     chunks: int,
     prompt_estimate: int,
     limits: Limits,
-    trust_final: bool = True,
 ) -> Bill:
     """The figures that count, most exact first.
 
@@ -52,7 +51,7 @@ def bill(
     engine ended the answer itself (`final`): an empty answer still used its prompt. An engine's figure below what was
     relayed, or above what was possible, is corrected to that bound and reported as a breach.
     """
-    if final is not None and trust_final:
+    if final is not None:
         # Both figures are the engine's; where they disagree by more than 2 % the smaller is billed.
         breach = running is not None and running.completion * 1.02 + 1 < final.completion
         chosen = running if breach and running is not None else final

@@ -10,25 +10,16 @@ from __future__ import annotations
 
 import fcntl
 import os
-import struct
-import zlib
 from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-import msgspec
-
 from berth_gateway.contract import UsageEvent
+from berth_gateway.records import OPEN, SETTLED, frame, read_records, undamaged_bytes
 
-OPEN, SETTLED = 1, 2
 SEGMENT_BYTES = 4 * 1024 * 1024
 RESERVE_BYTES = 8 * 1024 * 1024  # free disk below which no request is admitted, so that running ones can settle
-
-_HEADER = struct.Struct("<IIB")  # length, CRC-32 of kind and payload, kind
-_MAX_RECORD = 64 * 1024
-_encode = msgspec.msgpack.Encoder().encode
-_decode = msgspec.msgpack.Decoder(UsageEvent).decode
 
 
 class SpoolError(Exception):
@@ -136,7 +127,7 @@ class Spool:
 
     def _write(self, records: tuple[tuple[int, UsageEvent], ...] | list[tuple[int, UsageEvent]]) -> None:
         segment = self._segments[-1]
-        data = b"".join(_frame(kind, _encode(event)) for kind, event in records)
+        data = b"".join(frame(kind, event) for kind, event in records)
         try:
             written = os.write(self._fd, data)
         except OSError:
@@ -163,7 +154,7 @@ class Spool:
         serial = self._segments[-1].serial + 1 if self._segments else 1
         path = self._folder / f"{serial:010d}-{base:020d}.spool"
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o600)
-        data = b"".join(_frame(OPEN, _encode(event)) for event in carried)
+        data = b"".join(frame(OPEN, event) for event in carried)
         try:
             if os.write(fd, data) < len(data):
                 raise OSError
@@ -214,7 +205,7 @@ class Spool:
             if segment.end <= start:
                 continue
             position = segment.base
-            for kind, event in _records(segment.path, segment.size):
+            for kind, event in read_records(segment.path, segment.size):
                 if kind != SETTLED:
                     continue
                 if position >= self.durable or len(events) >= limit:
@@ -240,7 +231,7 @@ class Spool:
         What is here has other events under numbers already acknowledged, so it is numbered anew behind them.
         """
         self.sync()
-        pending = [e for s in self._segments for k, e in _records(s.path, s.size) if k == SETTLED]
+        pending = [e for s in self._segments for k, e in read_records(s.path, s.size) if k == SETTLED]
         try:
             self._begin_segment(position, list(self._open.values()))
             for event in pending:
@@ -291,8 +282,8 @@ class Spool:
     def _whole_records(self, segment: Segment) -> Iterator[tuple[int, UsageEvent]]:
         """Records up to the first damaged one; the torn tail behind it is cut off."""
         size = segment.path.stat().st_size
-        yield from _records(segment.path, size)
-        segment.size = _good_bytes(segment.path, size)
+        yield from read_records(segment.path, size)
+        segment.size = undamaged_bytes(segment.path, size)
         if segment.size < size:
             self.torn += 1
             os.truncate(segment.path, segment.size)
@@ -302,34 +293,3 @@ class Spool:
         self.sync()
         os.close(self._fd)
         os.close(self._lock)
-
-
-def _frame(kind: int, payload: bytes) -> bytes:
-    return _HEADER.pack(len(payload), zlib.crc32(payload, kind), kind) + payload
-
-
-def _payloads(path: Path, size: int) -> Iterator[tuple[int, bytes, int]]:
-    """Kind, payload and end offset of each undamaged record within the first `size` bytes."""
-    with path.open("rb") as file:
-        at = 0
-        while at + _HEADER.size <= size:
-            length, crc, kind = _HEADER.unpack(file.read(_HEADER.size))
-            at += _HEADER.size + length
-            if length > _MAX_RECORD or at > size or kind not in (OPEN, SETTLED):
-                return
-            payload = file.read(length)
-            if zlib.crc32(payload, kind) != crc:
-                return
-            yield kind, payload, at
-
-
-def _records(path: Path, size: int) -> Iterator[tuple[int, UsageEvent]]:
-    for kind, payload, _ in _payloads(path, size):
-        try:
-            yield kind, _decode(payload)
-        except msgspec.DecodeError:
-            return
-
-
-def _good_bytes(path: Path, size: int) -> int:
-    return max((end for _, _, end in _payloads(path, size)), default=0)

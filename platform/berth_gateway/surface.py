@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 from msgspec import UNSET, Struct
 
-from berth_gateway import schema
+from berth_gateway import checks, schema
 from berth_gateway.contract import Route
 from berth_gateway.errors import Refusal
 from berth_gateway.fields import (
@@ -20,9 +20,7 @@ from berth_gateway.fields import (
     COMPLETION,
     NEVER,
     NEVER_PREFIXES,
-    AudioPart,
     Field,
-    ImagePart,
     StreamOptions,
     Use,
     body_type,
@@ -174,10 +172,10 @@ def prepare(endpoint: Endpoint, body: Body, route: Route) -> Prepared:
     choices = values.n or 1 if values.n is not UNSET else 1
     candidates = max(choices, getattr(values, "best_of", 1) or 1) if "best_of" in passed else choices
     if "messages" in passed:
-        _check_messages(values.messages)
-        _check_chat(values, route)
+        checks.check_messages(values.messages)
+        checks.check_chat(values, route)
     else:
-        _check_prompt(values, route)
+        checks.check_prompt(values)
     if route.engine == "llamacpp" and candidates > 1:
         raise Refusal(
             "unsupported_value",
@@ -257,68 +255,3 @@ def _max_tokens(values: Any) -> int:
     """The smaller of what was asked for; without either, as much as any number allows."""
     asked = [values.max_tokens, getattr(values, "max_completion_tokens", UNSET)]
     return min((a for a in asked if isinstance(a, int)), default=1 << 62)
-
-
-def _check_messages(messages: list[Any]) -> None:
-    for message in messages:
-        if message.annotations is not None:
-            message.annotations = None
-        if isinstance(message.content, list):
-            for part in message.content:
-                if isinstance(part, ImagePart) and not part.image_url.url.startswith("data:image/"):
-                    raise Refusal(
-                        "invalid_value", "Images must be sent inside the request, as a data: URL.", param="messages"
-                    )
-                if isinstance(part, AudioPart) and "://" in part.input_audio.data[:32]:
-                    raise Refusal(
-                        "invalid_value", "Audio must be sent inside the request, as base64.", param="messages"
-                    )
-
-
-def _check_chat(values: Any, route: Route) -> None:
-    if values.modalities is not UNSET and values.modalities != ["text"]:
-        raise Refusal("unsupported_value", "This model answers in text only.", param="modalities")
-    if values.top_logprobs is not UNSET and values.logprobs is not True:
-        raise Refusal("invalid_value", "'top_logprobs' needs 'logprobs' to be true.", param="top_logprobs")
-    if values.tools is not UNSET:
-        for tool in values.tools:
-            _check_schema(tool.function.parameters, "tools")
-    wanted = values.response_format
-    if wanted is not UNSET and wanted.json_schema is not None:
-        _check_schema(wanted.json_schema.schema, "response_format")
-    if values.chat_template_kwargs is not UNSET:
-        for name in values.chat_template_kwargs:
-            if f"chat_template_kwargs.{name}" not in route.extra_fields:
-                raise Refusal(
-                    "unknown_parameter",
-                    "This model does not take that template argument.",
-                    param="chat_template_kwargs",
-                )
-
-
-def _check_schema(value: object, param: str) -> None:
-    fault = schema.problem(value)
-    if fault is not None:
-        raise Refusal("invalid_value", f"A JSON schema in '{param}' {fault}.", param=param)
-
-
-def _check_prompt(values: Any, route: Route) -> None:
-    """One string, one list of token ids, or (where the engine counts them right) a list of either."""
-    prompt = values.prompt
-    if isinstance(prompt, str):
-        return
-    if not prompt:
-        raise Refusal("invalid_value", "'prompt' must not be empty.", param="prompt")
-    if all(type(item) is int and 0 <= item < 1 << 31 for item in prompt):
-        return
-    texts = all(isinstance(item, str) for item in prompt)
-    if not texts and not all(
-        isinstance(item, list) and item and all(type(i) is int and 0 <= i < 1 << 31 for i in item) for item in prompt
-    ):
-        raise Refusal("invalid_type", "'prompt' must be a string, strings, or lists of token ids.", param="prompt")
-    if len(prompt) == 1:
-        values.prompt = prompt[0]
-    else:
-        raise Refusal(
-            "unsupported_value", "This model takes one prompt a request. Send several requests.", param="prompt"
-        )

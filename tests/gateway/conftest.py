@@ -9,6 +9,7 @@ import pytest
 import redis
 
 from berth.host.valkey import Valkey
+from tests.gateway.core import Core
 from tests.gateway.harness import Engine, GatewayProcess, World
 
 
@@ -35,3 +36,11 @@ def gateway(tmp_path: Path, world: World, valkey_server: Valkey) -> Iterator[Gat
     process = GatewayProcess(tmp_path, world, valkey_server.url).start()
     yield process
     process.kill()
+
+
+@pytest.fixture
+def core(tmp_path: Path) -> Iterator[Core]:
+    """The gateway without sockets."""
+    made = Core(tmp_path)
+    yield made
+    made.close()

@@ -1,0 +1,60 @@
+"""A request's way to its exchange: judged by its head before the body is read, and by its body before anything is sent."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from berth_gateway import admit, cors, paths, surface
+from berth_gateway.account import Facts
+from berth_gateway.errors import Refusal
+from berth_gateway.head import RequestHead
+from berth_gateway.paths import Place
+from berth_gateway.surface import Endpoint
+
+if TYPE_CHECKING:
+    from berth_gateway.gateway import Gateway
+
+
+def judge_head(
+    gateway: Gateway, head: RequestHead, *, admin: bool, loopback: bool
+) -> tuple[Place, admit.Caller | None]:
+    """Everything that can be judged before the body is read. Raises Refusal.
+
+    `admin`: the connection came in on the port for metrics, where there is nothing else.
+    """
+    admit.refuse_key_in_url(head.target)
+    place = paths.find(head.target)
+    shows_metrics = admin or (loopback and gateway.config.metrics_on_main_port)
+    if (place.kind == "metrics" and not shows_metrics) or (place.kind != "metrics" and admin):
+        raise Refusal("unknown_url", "Unknown URL.")
+    if head.method == "OPTIONS" and head.preflight and cors.is_listed(head.origin, gateway.store.view, None):
+        return Place("preflight"), None
+    paths.check_method(place, head.method)
+    if head.length > gateway.config.max_body:
+        raise too_large(gateway)
+    if place.kind not in ("models", "model", "generate"):
+        return place, None
+    return place, admit.identify(gateway.usable_view(), head, gateway.wall())
+
+
+def admit_request(gateway: Gateway, endpoint: Endpoint, caller: admit.Caller, request_id: str, data: bytes) -> Facts:
+    """The request as it will be sent and accounted for. Raises Refusal."""
+    gateway.check_accepting()
+    view = gateway.usable_view()
+    body = surface.read(endpoint, data)
+    route = admit.find_route(view, caller, body.model)
+    admit.check_ready(route, endpoint.name)
+    return Facts(
+        request_id=request_id,
+        event_id=gateway.event_id(request_id),
+        caller=caller,
+        route=route,
+        endpoint=endpoint,
+        prepared=surface.prepare(endpoint, body, route),
+        accepted_at=gateway.wall(),
+        started=gateway.now(),
+    )
+
+
+def too_large(gateway: Gateway) -> Refusal:
+    return Refusal("request_too_large", f"The body is larger than {gateway.config.max_body} bytes.")

@@ -1,0 +1,94 @@
+"""From an engine's bytes to what the client gets: events split, chunks rewritten or put together. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import msgspec
+
+from berth_gateway.account import Facts
+from berth_gateway.aggregate import Aggregate, usage_json
+from berth_gateway.chunks import ChunkReader, EngineFault
+from berth_gateway.meter import Counts
+from berth_gateway.sse import EventSplitter, EventTooLarge
+
+DONE = b"data: [DONE]\n\n"
+
+
+@dataclass(slots=True)
+class Relayed:
+    """`out`: bytes for a streaming client. `done`: the engine said so. `fault`: what came is not an answer."""
+
+    out: list[bytes] = field(default_factory=list)
+    done: bool = False
+    fault: bool = False
+
+
+class Relay:
+    """One engine answer. A retry on another replica gets a new one."""
+
+    __slots__ = ("_aggregate", "_before", "_facts", "_splitter", "answer_id", "reader")
+
+    def __init__(self, facts: Facts) -> None:
+        endpoint = facts.endpoint
+        self.reader = ChunkReader()
+        self.answer_id = f"{endpoint.id_prefix}{facts.event_id.replace('-', '')}"
+        self._facts = facts
+        self._splitter = EventSplitter()
+        self._aggregate = None if facts.prepared.stream else Aggregate(chat=endpoint.chat)
+        constant = {
+            "id": self.answer_id,
+            "object": endpoint.chunk_object,
+            "created": int(facts.accepted_at),
+            "model": facts.route.name,
+        }
+        self._before = b"data: " + msgspec.json.encode(constant)[:-1] + b',"choices":'
+
+    def feed(self, data: bytes) -> Relayed:
+        try:
+            return self._events(self._splitter.feed(data))
+        except EventTooLarge:
+            return Relayed(fault=True)
+
+    def finish(self) -> Relayed:
+        """At the end of the engine's bytes."""
+        return self._events(self._splitter.finish())
+
+    def _events(self, events: list[bytes]) -> Relayed:
+        reader, aggregate, before = self.reader, self._aggregate, self._before
+        relayed = Relayed()
+        out = relayed.out
+        try:
+            for data in events:
+                if data == b"[DONE]":
+                    relayed.done = True
+                    relayed.fault = not reader.complete
+                    break
+                choices = reader.read(data)
+                if choices is None:
+                    continue
+                if aggregate is not None:
+                    aggregate.add(choices)
+                else:
+                    out += (before, choices, b"}\n\n")
+        except EngineFault:
+            relayed.fault = True
+        return relayed
+
+    def last_events(self, usage: Counts) -> bytes:
+        """What ends a stream: the usage, if the client asked for it, and [DONE]."""
+        if not self._facts.prepared.include_usage:
+            return DONE
+        return b'%b[],"usage":%b}\n\n%b' % (self._before, msgspec.json.encode(usage_json(usage)), DONE)
+
+    def answer(self, usage: Counts) -> bytes | None:
+        """The whole answer for a client that does not stream; None for one that does."""
+        if self._aggregate is None:
+            return None
+        return self._aggregate.answer(
+            id_=self.answer_id,
+            object_=self._facts.endpoint.answer_object,
+            created=int(self._facts.accepted_at),
+            model=self._facts.route.name,
+            usage=usage,
+        )

@@ -28,7 +28,12 @@ def _secret(name: str) -> str:
     """A secret from its file. Commands that run before the first start (`check`, `spectacular`) get a throw-away one."""
     path = SECRETS_DIR / name
     if path.is_file():
-        return path.read_text().strip()
+        value = path.read_text().strip()
+        if len(value) < 40 or len(set(value)) < 10 or value.startswith("django-insecure"):
+            raise ImproperlyConfigured(
+                f"The secret in {path} is too weak. Remove the file and start again: a new one is made, and everybody signs in anew."
+            )
+        return value
     return _secrets.token_urlsafe(48)
 
 
@@ -62,8 +67,8 @@ if not IS_LOOPBACK and _public.scheme != "https":
         "BERTH_PUBLIC_URL is not on this machine, so it must begin with https://. Put a TLS proxy in front."
     )
 ALLOWED_HOSTS = [*_LOOPBACK, _public_host, *filter(None, (h.strip() for h in read("BERTH_ALLOWED_HOSTS").split(",")))]
-if "*" in ALLOWED_HOSTS:
-    raise ImproperlyConfigured("BERTH_ALLOWED_HOSTS must name hosts; * would let any name in.")
+if any("*" in host or host.startswith(".") for host in ALLOWED_HOSTS):
+    raise ImproperlyConfigured("BERTH_ALLOWED_HOSTS must name hosts one by one; a pattern would let any name in.")
 
 INSTALLED_APPS = [
     "django.contrib.contenttypes",
@@ -159,7 +164,12 @@ AUTH_PASSWORD_VALIDATORS = [
     {"NAME": "django.contrib.auth.password_validation.CommonPasswordValidator"},
 ]
 
-SILENCED_SYSTEM_CHECKS = ["auth.W004"]  # unique through a constraint on the lower-cased address
+SILENCED_SYSTEM_CHECKS = [
+    "auth.W004",  # unique through a constraint on the lower-cased address
+    "security.W002",  # X-Frame-Options is set by SecurityHeadersMiddleware
+    "security.W005",  # other names under the operator's domain are not ours to force to HTTPS
+    "security.W021",  # nor is the browsers' preload list
+]
 AUTH_USER_MODEL = "orgs.User"
 AUTHENTICATION_BACKENDS = ["allauth.account.auth_backends.AuthenticationBackend"]
 ACCOUNT_USER_MODEL_USERNAME_FIELD = None
@@ -197,6 +207,8 @@ SPECTACULAR_SETTINGS = {
         "KeyKindEnum": "berth.keys.models.KeyKind",
         "NewKeyKindEnum": [("member", "member"), ("service", "service")],
         "RoleEnum": "berth.orgs.models.Role",
+        "KeyStatusEnum": [("active", "active"), ("expired", "expired"), ("revoked", "revoked")],
+        "StatementStatusEnum": [("open", "open"), ("closed", "closed")],
     },
     "POSTPROCESSING_HOOKS": [
         "drf_spectacular.hooks.postprocess_schema_enums",

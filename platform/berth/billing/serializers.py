@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from drf_spectacular.types import OpenApiTypes
+from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
 from berth.billing.models import PriceVersion, Unit
@@ -11,6 +13,7 @@ from berth.billing.rating import text
 from berth_gateway.contract import Outcome
 
 
+@extend_schema_field(OpenApiTypes.STR)
 class ExactField(serializers.Field[Any, Any, str, Any]):
     """Twelve places, never an exponent."""
 

@@ -8,7 +8,7 @@ from uuid import UUID
 
 from django.urls import path
 from django.utils import timezone
-from drf_spectacular.utils import extend_schema
+from drf_spectacular.utils import extend_schema, extend_schema_field
 from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
@@ -37,6 +37,7 @@ class KeyOut(serializers.ModelSerializer[ApiKey]):
             "last_used_at", "status",
         ]  # fmt: skip
 
+    @extend_schema_field(serializers.ChoiceField(choices=["active", "expired", "revoked"]))
     def get_status(self, key: ApiKey) -> str:
         return status_of(key, timezone.now())
 

@@ -18,7 +18,7 @@ MAX_REPLICAS: Final = 16
 
 _Context = Annotated[int, msgspec.Meta(ge=MIN_CONTEXT, le=MAX_CONTEXT)]
 _Slots = Annotated[int, msgspec.Meta(ge=1, le=MAX_CONCURRENCY)]
-_Name = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$")]
+_Name = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}\Z")]
 
 
 class Quality(StrEnum):

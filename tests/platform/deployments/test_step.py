@@ -1,0 +1,407 @@
+"""The reconciler's decisions, driven in virtual time by any sequence of crashes, orders and looks."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from berth.deployments.states import MOVES, NotAllowed, State, check_move
+from berth.deployments.step import (
+    CRASH_LOOP_AFTER,
+    CRASH_LOOP_RETRY,
+    SURGE,
+    Decision,
+    Retire,
+    Start,
+    Stop,
+    back_off,
+    step,
+)
+from berth.deployments.world import (
+    RETIRE_SECONDS,
+    SILENT_SECONDS,
+    STABLE_SECONDS,
+    Failure,
+    Life,
+    Row,
+    Sight,
+    Want,
+    Wanted,
+    World,
+    merge,
+)
+
+MEMORY = 100
+
+
+class Sim:
+    """A deployment, its rows and its provider as plain lists. `look` does what reconcile.py does with rows and provider."""
+
+    def __init__(self, replicas: int = 1, memory: int = 10 * MEMORY) -> None:
+        self.now = 1_000_000.0
+        self.memory = memory
+        self.state = State.QUEUED
+        self.revision = 1
+        self.replicas = replicas
+        self.desired = Want.RUNNING
+        self.rows: dict[str, Row] = {}
+        self.sights: dict[str, Sight] = {}
+        self.attempts: dict[tuple[int, int], int] = {}
+        self.failures = 0
+        self.last: Failure | None = None
+        self.broken = False  # every replica of the newest revision fails
+        self.decision: Decision | None = None
+
+    def wanted(self) -> Wanted:
+        return Wanted("d", self.desired, self.revision, frozenset({self.revision}), self.replicas, MEMORY)
+
+    def look(self, *, lose_actions: bool = False) -> Decision:
+        merged = merge(list(self.rows.values()), list(self.sights.values()), self.now)
+        for ended in merged.ended:
+            if ended.failed and ended.revision == self.revision:
+                self.failures = 1 if ended.stable else self.failures + 1
+                self.last = Failure(self.now, ended.reason, ended.message)
+            del self.rows[ended.name]
+        attempts = {ordinal: n for (revision, ordinal), n in self.attempts.items() if revision == self.revision}
+        room = self.memory - MEMORY * len(self.rows)
+        world = World(self.now, self.state, merged, room, attempts, self.failures, self.last)
+        decision = step(self.wanted(), world)
+        assert step(self.wanted(), world) == decision
+        check_move(self.state, decision.state)
+        self.state, self.failures, self.decision = decision.state, decision.failures, decision
+        self.write(decision)
+        if not lose_actions:
+            self.act(decision)
+        return decision
+
+    def write(self, decision: Decision) -> None:
+        for action in decision.actions:
+            if isinstance(action, Start) and action.new:
+                assert action.name not in self.rows
+                self.rows[action.name] = Row(action.name, action.revision, action.ordinal, MEMORY, self.now)
+                self.attempts[action.revision, action.ordinal] = int(action.name.rpartition("-")[2])
+            elif isinstance(action, Retire):
+                self.rows[action.name] = msgspec.structs.replace(self.rows[action.name], retired_at=self.now)
+
+    def act(self, decision: Decision) -> None:
+        for action in decision.actions:
+            if isinstance(action, Start):
+                sight = self.sights.get(action.name)
+                if sight is None or not sight.alive:
+                    self.show(action.name, "loading")
+            elif isinstance(action, Stop) and self.sights[action.name].alive:
+                self.show(action.name, "stopped", alive=False)
+
+    def show(self, name: str, phase: str, *, alive: bool = True, reason: str | None = None) -> None:
+        self.sights[name] = Sight(name, phase, alive, alive and phase == "ready", self.now, reason)
+        row = self.rows.get(name)
+        if row and phase == "ready" and row.ready_at is None:
+            self.rows[name] = msgspec.structs.replace(row, ready_at=self.now)
+
+    def alive(self) -> list[str]:
+        return [sight.name for sight in self.sights.values() if sight.alive]
+
+    def serving(self) -> list[str]:
+        """What gateways would send requests to."""
+        return [
+            name
+            for name in self.alive()
+            if self.sights[name].ready and name in self.rows and self.rows[name].retired_at is None
+        ]
+
+    def progress(self) -> None:
+        """What starts gets ready, or fails if it is broken."""
+        for sight in list(self.sights.values()):
+            if not sight.alive:
+                continue
+            if sight.phase == "loading":
+                broken = self.broken and sight.name.startswith(f"d-{self.revision}-")
+                self.show(
+                    sight.name,
+                    "failed" if broken else "ready",
+                    alive=not broken,
+                    reason="engine_exited" if broken else None,
+                )
+            else:
+                self.sights[sight.name] = msgspec.structs.replace(sight, updated_at=self.now)
+
+    def crash(self, number: int) -> None:
+        alive = self.alive()
+        if alive:
+            self.show(alive[number % len(alive)], "failed", alive=False, reason="agent_lost")
+
+    def orphan(self) -> None:
+        self.show(f"d-0-0-{int(self.now)}", "ready")
+
+    def settle(self, seconds: float = 60.0) -> None:
+        end = self.now + seconds
+        while self.now < end:
+            self.look()
+            self.progress()
+            self.now += 0.5
+
+
+def test_it_gets_ready() -> None:
+    sim = Sim(replicas=2)
+    assert sim.look().state is State.STARTING
+    sim.progress()
+    assert sim.look().state is State.READY
+    assert sorted(sim.serving()) == ["d-1-0-1", "d-1-1-1"]
+
+
+def test_a_start_that_was_lost_is_repeated_under_the_same_name() -> None:
+    sim = Sim()
+    sim.look(lose_actions=True)
+    assert sim.alive() == []
+    assert sim.look().actions == (Start("d-1-0-1", 1, 0, new=False),)
+    assert sim.alive() == ["d-1-0-1"]
+
+
+def test_a_crash_is_answered_at_once_and_a_series_with_growing_pauses() -> None:
+    sim = Sim()
+    sim.broken = True
+    tries = []
+    for _ in range(400):
+        if any(isinstance(action, Start) for action in sim.look().actions):
+            tries.append(sim.now)
+        sim.progress()
+        sim.now += 0.5
+    pauses = [later - earlier for earlier, later in zip(tries, tries[1:], strict=False)]
+    assert len(tries) == CRASH_LOOP_AFTER
+    assert pauses == sorted(pauses)
+    assert sim.state is State.FAILED
+    assert sim.decision is not None
+    assert sim.decision.reason == "crash_loop"
+
+
+def test_a_crash_loop_is_tried_again_after_a_long_time_and_at_once_when_somebody_acts() -> None:
+    sim = Sim()
+    sim.broken = True
+    sim.settle(60)
+    assert sim.state is State.FAILED
+    sim.now += CRASH_LOOP_RETRY
+    assert [type(action) for action in sim.look().actions] == [Start]
+    sim.progress()
+    assert sim.look().state is State.FAILED
+    sim.broken, sim.failures = False, 0  # what resume() does
+    sim.settle(5)
+    assert sim.state is State.READY
+
+
+def test_what_cannot_get_better_is_not_tried_again() -> None:
+    sim = Sim()
+    sim.look()
+    sim.show("d-1-0-1", "failed", alive=False, reason="checksum_mismatch")
+    decision = sim.look()
+    assert (decision.state, decision.reason, decision.actions) == (State.FAILED, "checksum_mismatch", ())
+
+
+def test_a_long_good_run_forgives_earlier_failures() -> None:
+    sim = Sim()
+    for _ in range(CRASH_LOOP_AFTER * 2):
+        sim.settle(STABLE_SECONDS + 5)
+        assert sim.state is State.READY
+        sim.crash(0)
+        assert any(isinstance(action, Start) for action in sim.look().actions)
+
+
+@pytest.mark.parametrize("replicas", [1, 2, 3])
+def test_an_update_always_leaves_somebody_serving(replicas: int) -> None:
+    sim = Sim(replicas)
+    sim.settle(5)
+    sim.revision = 2
+    for _ in range(60):
+        sim.look()
+        assert len(sim.serving()) >= replicas
+        assert len(sim.alive()) <= replicas + SURGE
+        sim.progress()
+        sim.now += 0.5
+    assert sorted(sim.alive()) == sorted(f"d-2-{ordinal}-1" for ordinal in range(replicas))
+    assert sim.state is State.READY
+
+
+def test_an_old_replica_is_asked_to_end_only_after_gateways_have_heard() -> None:
+    sim = Sim()
+    sim.settle(5)
+    sim.revision = 2
+    retired = stopped = None
+    for _ in range(40):
+        for action in sim.look().actions:
+            if isinstance(action, Retire):
+                retired = sim.now
+            if isinstance(action, Stop) and stopped is None:
+                stopped = sim.now
+                assert action.drain_seconds > 0
+        sim.progress()
+        sim.now += 0.25
+    assert retired is not None
+    assert stopped is not None
+    assert stopped - retired >= RETIRE_SECONDS
+
+
+def test_an_update_that_does_not_start_leaves_the_old_serving() -> None:
+    sim = Sim()
+    sim.settle(5)
+    sim.revision, sim.broken = 2, True
+    sim.settle(60)
+    assert sim.serving() == ["d-1-0-1"]
+    assert sim.decision is not None
+    assert (sim.state, sim.decision.reason) == (State.DEGRADED, "update_failed")
+
+
+def test_without_room_for_both_the_old_goes_first_and_it_is_said() -> None:
+    sim = Sim(memory=MEMORY + MEMORY // 2)
+    sim.settle(5)
+    sim.revision = 2
+    decision = sim.look()
+    assert (decision.state, decision.reason) == (State.UPDATING, "no_room_side_by_side")
+    assert decision.actions == (Retire("d-1-0-1"),)
+    sim.settle(10)
+    assert (sim.state, sim.alive()) == (State.READY, ["d-2-0-1"])
+
+
+@pytest.mark.threat("E5")
+def test_without_room_at_all_it_waits_and_takes_nobody_elses() -> None:
+    sim = Sim(memory=MEMORY - 1)
+    decision = sim.look()
+    assert (decision.state, decision.reason, decision.actions) == (State.QUEUED, "no_capacity", ())
+    sim.memory = MEMORY
+    sim.settle(5)
+    assert sim.state is State.READY
+
+
+def test_orphans_end() -> None:
+    sim = Sim()
+    sim.settle(5)
+    sim.orphan()
+    sim.look()
+    assert sim.alive() == ["d-1-0-1"]
+
+
+def test_a_replica_that_says_nothing_is_replaced() -> None:
+    sim = Sim()
+    sim.settle(5)
+    sim.now += SILENT_SECONDS + 1
+    assert Stop("d-1-0-1", 0) in sim.look().actions
+    sim.settle(5)
+    assert (sim.state, sim.alive()) == (State.READY, ["d-1-0-2"])
+
+
+def test_fewer_replicas_end_the_surplus_without_a_restart() -> None:
+    sim = Sim(replicas=3)
+    sim.settle(5)
+    sim.replicas = 1
+    sim.settle(10)
+    assert sim.alive() == ["d-1-0-1"]
+
+
+EVENTS = st.lists(
+    st.one_of(
+        st.tuples(st.just("crash"), st.integers(0, 5)),
+        st.tuples(st.just("lost"), st.integers(0, 1)),
+        st.tuples(st.just("twice"), st.integers(0, 1)),
+        st.tuples(st.just("wait"), st.integers(1, 40)),
+        st.tuples(st.just("update"), st.integers(0, 1)),
+        st.tuples(st.just("scale"), st.integers(1, 3)),
+        st.tuples(st.just("pause"), st.integers(0, 1)),
+        st.tuples(st.just("resume"), st.integers(0, 1)),
+        st.tuples(st.just("orphan"), st.integers(0, 1)),
+        st.tuples(st.just("memory"), st.integers(0, 8)),
+    ),
+    max_size=40,
+)
+
+
+@given(events=EVENTS, replicas=st.integers(1, 3))
+@settings(max_examples=150, deadline=None)
+def test_whatever_happens_bounds_hold_and_it_comes_to_rest(events: list[tuple[str, int]], replicas: int) -> None:
+    sim = Sim(replicas)
+    most = replicas
+    for kind, number in events:
+        happen(sim, kind, number)
+        most = max(most, sim.replicas)
+        before = len(sim.rows)
+        sim.look(lose_actions=kind == "lost")
+        assert len(sim.rows) <= max(before, sim.replicas + SURGE)
+        assert len(sim.rows) <= most + SURGE
+        assert MEMORY * len(sim.rows) <= max(sim.memory, MEMORY * before)
+        sim.progress()
+        sim.now += 0.5
+    sim.memory, sim.desired, sim.failures = 10 * MEMORY, Want.RUNNING, 0
+    sim.settle(90)
+    assert sim.state is State.READY
+    assert sorted(sim.rows) == sorted(sim.alive()) == sorted(sim.serving())
+    assert sorted(row.ordinal for row in sim.rows.values()) == list(range(sim.replicas))
+    assert {row.revision for row in sim.rows.values()} == {sim.revision}
+    sim.desired = Want.DELETED
+    sim.settle(10)
+    assert (sim.state, sim.alive(), sim.rows) == (State.DELETED, [], {})
+
+
+def happen(sim: Sim, kind: str, number: int) -> None:
+    match kind:
+        case "crash":
+            sim.crash(number)
+        case "twice":
+            sim.look()
+        case "wait":
+            sim.now += number
+            sim.progress()
+        case "update":
+            sim.revision, sim.failures = sim.revision + 1, 0
+        case "scale":
+            sim.replicas = number
+        case "pause":
+            sim.desired = Want.PAUSED
+        case "resume":
+            sim.desired, sim.failures = Want.RUNNING, 0
+        case "orphan":
+            sim.orphan()
+        case "memory":
+            sim.memory = number * MEMORY
+
+
+def test_moves() -> None:
+    assert set(MOVES) == set(State)
+    assert MOVES[State.DELETED] == {State.DELETED}
+    for before in State:
+        for after in State:
+            if before is after or after in MOVES[before]:
+                check_move(before, after)
+            else:
+                with pytest.raises(NotAllowed):
+                    check_move(before, after)
+
+
+def test_the_states_are_those_of_the_rows() -> None:
+    from berth.deployments import models
+
+    assert {state.value for state in State} == set(models.State.values)
+    assert {want.value for want in Want} == set(models.Desired.values)
+
+
+@given(failures=st.integers(0, 100))
+def test_pauses_only_grow(failures: int) -> None:
+    assert back_off(failures) <= back_off(failures + 1) <= CRASH_LOOP_RETRY
+
+
+def test_lives_are_told_apart() -> None:
+    now = 1_000_000.0
+    row = Row("r", 1, 0, MEMORY, now - 100)
+
+    def life(sight: Sight | None, **fields: float) -> str:
+        merged = merge([msgspec.structs.replace(row, **fields)], [sight] if sight else [], now)
+        return str(merged.seen[0].life) if merged.seen else ("failed" if merged.ended[0].failed else "ended")
+
+    assert life(None) == Life.PENDING
+    assert life(None, retired_at=now) == "ended"
+    assert life(Sight("r", "loading", True, False, now)) == Life.STARTING
+    assert life(Sight("r", "ready", True, True, now)) == Life.READY
+    assert life(Sight("r", "ready", True, True, now), retired_at=now) == Life.LEAVING
+    assert life(Sight("r", "draining", True, False, now)) == Life.LEAVING
+    assert life(Sight("r", "stopped", False, False, now)) == "ended"
+    assert life(Sight("r", "failed", False, False, now)) == "failed"
+    assert life(Sight("r", "stopped", False, False, 0.0)) == "failed"
+    assert life(Sight("r", "stopped", False, False, 0.0), started_at=now - 1) == Life.PENDING

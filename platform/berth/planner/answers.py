@@ -1,0 +1,126 @@
+"""The planner's answer to a measurement, or why it has none."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+import msgspec
+
+from berth.catalog.facts import ModelFacts
+from berth.planner.catalogue import model_by_name, model_by_size
+from berth.planner.coefficients import Coefficients, build, coefficients
+from berth.planner.hardware import Gpu, gpu_by_name
+from berth.planner.measurements import Measurement
+from berth.planner.placement import Placement
+from berth.planner.quantization import Scheme, scheme
+from berth.planner.weights import weights
+
+
+class Answer(msgspec.Struct, frozen=True):
+    """`value` is in the measurement's unit. `low` and `high` hold the range where the answer is one (queueing). `assumed`: what the
+    point did not say and the answer had to."""
+
+    value: float
+    low: float | None = None
+    high: float | None = None
+    assumed: tuple[str, ...] = ()
+
+
+class Unanswerable(Exception):
+    """The reason is the message; it groups points, so it names no numbers."""
+
+
+class Asked(msgspec.Struct, frozen=True):
+    """A measurement with everything that was looked up for it."""
+
+    point: Measurement
+    model: ModelFacts
+    scheme: Scheme
+    engine: str
+
+
+def model_of(point: Measurement) -> ModelFacts:
+    if not point.model:
+        raise Unanswerable("no model is named")
+    if (found := model_by_name(point.model)) is not None:
+        return found
+    if point.billions is None:
+        raise Unanswerable(f"the shape of the model {point.model} is not known, and the point does not say its size")
+    return model_by_size(point.billions, point.notes)
+
+
+def scheme_of(point: Measurement, model: ModelFacts) -> Scheme:
+    engine = point.engine
+    name = point.quant
+    if (not name or name.lower().startswith("native")) and engine not in ("llamacpp", "ollama", "llamacpp_vulkan"):
+        told = re.search(r"nvfp4|fp8|w8a8|w4a16|awq|gptq|mxfp4|int8|int4", point.model.lower())
+        name = told.group(0) if told else name
+    found = scheme(name, engine=engine.removesuffix("_vulkan"), native=model.native_quantization)
+    if found is None:
+        raise Unanswerable(f"the weight format {point.quant} is not known")
+    return found
+
+
+def gpu_of(point: Measurement) -> Gpu:
+    found = gpu_by_name(point.gpu) if point.gpu else None
+    if found is None:
+        raise Unanswerable(f"the hardware is not known ({point.gpu or 'not stated'})")
+    if told := re.search(r"(\d+)\s?GB", point.gpu):
+        stated = int(told.group(1)) * 10**9
+        if stated != found.memory:
+            found = msgspec.structs.replace(found, memory=stated, usable=int(found.usable * stated / found.memory))
+    return found
+
+
+Sections = Mapping[str, Any] | None
+
+
+def placement_of(point: Measurement, sections: Sections = None) -> Placement:
+    """`sections`: other coefficients than the ones of the package, while they are being fitted."""
+    model = model_of(point)
+    engine = point.engine
+    if not engine:
+        raise Unanswerable(f"the engine is not known ({point.runtime or 'not stated'})")
+    chosen, gpu = scheme_of(point, model), gpu_of(point)
+    if engine.startswith("llamacpp") and point.tensor_parallel in (None, 1):
+        tensor, split = 1, point.gpus
+    else:
+        tensor, split = point.tensor_parallel or point.gpus, 1
+    pipeline = 1
+    if told := re.search(r"PP(\d+)", point.notes):
+        pipeline = int(told.group(1))
+    elif tensor == 1 and point.gpus > 1 and split == 1:
+        split = point.gpus
+    coefs: Coefficients = build(sections, engine) if sections is not None else coefficients(engine)
+    kv_bits = chosen.kv_bits
+    if engine.startswith("tensorrt_llm") and chosen.compute in ("fp8", "fp4"):
+        kv_bits = 8  # the published FP8 and FP4 checkpoints carry an FP8 cache
+    return Placement(
+        model=model, scheme=chosen, held=weights(model, chosen), engine=engine, coefficients=coefs, gpu=gpu,
+        tensor_parallel=tensor, pipeline_parallel=pipeline, kv_bits=kv_bits, split_layers=split,
+    )  # fmt: skip
+
+
+Handler = Callable[[Measurement, Sections], Answer]
+HANDLERS: Final[dict[str, Handler]] = {}
+
+
+def answers(*metrics: str) -> Callable[[Handler], Handler]:
+    def register(handler: Handler) -> Handler:
+        for metric in metrics:
+            HANDLERS[metric] = handler
+        return handler
+
+    return register
+
+
+def answer(point: Measurement, sections: Sections = None) -> Answer:
+    """Raises Unanswerable."""
+    from berth.planner import answers_memory, answers_quality, answers_speed, answers_ttft  # noqa: F401 - they register themselves
+
+    handler = HANDLERS.get(point.metric)
+    if handler is None:
+        raise Unanswerable(f"the metric {point.metric} is not one the planner predicts")
+    return handler(point, sections)

@@ -1,0 +1,153 @@
+"""Answers about time and throughput, all but the time to the first token."""
+
+from __future__ import annotations
+
+import re
+
+import msgspec
+
+from berth.planner.answers import Answer, Sections, Unanswerable, answers, placement_of
+from berth.planner.measurements import Measurement
+from berth.planner.placement import Placement, kv_read_bytes
+from berth.planner.pool import cache_tokens, kv_pool, vllm_limits
+from berth.planner.serving import Load, Steady, steady
+from berth.planner.step import decode_step, prefill
+
+MLPERF_LENGTHS = {  # mean prompt and reply tokens of the benchmark's data sets (MLPerf Inference v5 rules)
+    "llama-2-70b": (294, 283),
+    "mixtral": (352, 145),
+    "405b": (9428, 684),
+    "8b": (778, 73),
+    "deepseek": (780, 3880),
+    "gptj": (770, 72),
+}
+USUAL_CONTEXT = 256.0  # tokens, where a page of single-stream speeds does not say
+
+
+@answers("decode_tok_s_per_user", "prompt_plus_output_tok_s", "decode_tok_s_total")
+def _decode_speed(point: Measurement, sections: Sections) -> Answer:
+    place = placement_of(point, sections)
+    batch = float(point.concurrency or 1)
+    prompt, output = float(point.input or 0), float(point.output or 0)
+    context = prompt + output / 2.0 if output else prompt + USUAL_CONTEXT
+    step = decode_step(place, batch, context)
+    if point.metric == "decode_tok_s_total":
+        return Answer(batch / step)
+    whole = "whole request" in point.quote or point.metric == "prompt_plus_output_tok_s"
+    if not whole or not output:
+        return Answer(1.0 / step)
+    seconds = output * step + (prefill(place, prompt) if prompt > 1 else 0.0)
+    tokens = output + (prompt if point.metric == "prompt_plus_output_tok_s" else 0.0)
+    return Answer(tokens / seconds)
+
+
+@answers("prefill_tok_s")
+def _prefill_speed(point: Measurement, sections: Sections) -> Answer:
+    place = placement_of(point, sections)
+    prompt, batch = float(point.input or 512), float(point.concurrency or 1)
+    return Answer(prompt * batch / _batched_prefill(place, prompt, batch))
+
+
+@answers("prompt_step_latency_ms")
+def _prompt_step(point: Measurement, sections: Sections) -> Answer:
+    place = placement_of(point, sections)
+    return Answer(1e3 * _batched_prefill(place, float(point.input or 1), float(point.concurrency or 1)))
+
+
+def _batched_prefill(place: Placement, prompt: float, batch: float) -> float:
+    alone = prefill(place, prompt)
+    return alone if batch == 1 else prefill(place, prompt * batch) - (prefill(place, prompt * batch) - batch * alone) * 0.0
+
+
+@answers("output_tok_s_total", "output_tok_s", "output_tok_s_per_gpu")
+def _throughput(point: Measurement, sections: Sections) -> Answer:
+    place = placement_of(point, sections)
+    found = loaded(place, point, _load(point))
+    total = found.throughput
+    # One source's header says "out tok/s" where the same source's other table says per GPU; both read as per GPU.
+    per_gpu = point.metric == "output_tok_s_per_gpu" or (point.metric == "output_tok_s" and "GPU" in point.quote)
+    return Answer(total / point.gpus if per_gpu else total)
+
+
+@answers("mlperf_offline_output_tok_s", "mlperf_server_output_tok_s", "mlperf_interactive_output_tok_s")
+def _mlperf(point: Measurement, sections: Sections) -> Answer:
+    place = placement_of(point, sections)
+    text = point.quote.lower() + " " + point.model.lower()
+    lengths = next((value for key, value in MLPERF_LENGTHS.items() if key in text.replace("llama2", "llama-2")), None)
+    if lengths is None:
+        raise Unanswerable("the benchmark's prompt and reply lengths are not known")
+    each, copies = mlperf_sharding(place, point.gpus)
+    load = Load(*map(float, lengths), 1e9)
+    found = loaded(each, point, load)
+    scale = copies
+    if "server" in point.metric or "interactive" in point.metric:
+        found = _within(each, point, load, 0.2 if "server" in point.metric else 0.04)
+    return Answer(found.throughput * scale)
+
+
+def mlperf_sharding(place: Placement, gpus: int) -> tuple[Placement, float]:
+    """Submitters run as few devices a copy as hold the model, and as many copies as there is room for."""
+    for shards in (1, 2, 4, 8, 16):
+        if place.held.total / shards < 0.75 * place.gpu.usable:
+            each = msgspec.structs.replace(place, tensor_parallel=min(shards, gpus), split_layers=1)
+            return each, max(1.0, gpus / shards)
+    raise Unanswerable("the model does not fit on the devices of the point")
+
+
+def _within(place: Placement, point: Measurement, load: Load, most: float) -> Steady:
+    """The most concurrency whose time per token stays below a limit."""
+    low, high = 1.0, 4096.0
+    found = loaded(place, point, msgspec.structs.replace(load, concurrency=low))
+    for _ in range(20):
+        middle = (low * high) ** 0.5
+        tried = loaded(place, point, msgspec.structs.replace(load, concurrency=middle))
+        low, high, found = (middle, high, tried) if tried.tpot <= most else (low, middle, found)
+    return found
+
+
+@answers("tpot_ms")
+def _tpot(point: Measurement, sections: Sections) -> Answer:
+    place = placement_of(point, sections)
+    return Answer(1e3 * loaded(place, point, _load(point)).tpot)
+
+
+@answers("itl_median_ms")
+def _itl(point: Measurement, sections: Sections) -> Answer:
+    place = placement_of(point, sections)
+    return Answer(1e3 * loaded(place, point, _load(point)).step)
+
+
+@answers("itl_intercept_ms")
+def _intercept(point: Measurement, sections: Sections) -> Answer:
+    return Answer(1e3 * decode_step(placement_of(point, sections), float(point.concurrency or 1), 1.0))
+
+
+@answers("itl_slope_ms_per_ctx_token")
+def _slope(point: Measurement, sections: Sections) -> Answer:
+    place = placement_of(point, sections)
+    per_token = (kv_read_bytes(place.model, 60_000, place.kv_bits) - kv_read_bytes(place.model, 50_000, place.kv_bits)) / 10_000
+    return Answer(1e3 * per_token / place.kv_shares / (place.gpu.bandwidth * place.value("kv_efficiency")))
+
+
+def _load(point: Measurement) -> Load:
+    if point.input is None or point.output is None:
+        raise Unanswerable("the point does not say its prompt and reply lengths")
+    if point.concurrency is None and not point.unlimited:
+        if "throughput" in point.kind:
+            return Load(point.input, point.output, 1e9)
+        raise Unanswerable("the point does not say its concurrency")
+    return Load(point.input, point.output, float(point.concurrency or 1e9))
+
+
+def loaded(place: Placement, point: Measurement, load: Load) -> Steady:
+    limits = vllm_limits(place.gpu)
+    told = re.search(r"utilization[ =]+(0\.\d+)", point.quote)
+    pool = kv_pool(place, limits, float(told.group(1)) if told else place.value("memory_share"))
+    if pool <= 0:
+        raise Unanswerable("by the planner's own estimate the model does not fit there")
+    most = limits.sequences if place.engine.startswith("vllm") else 2048
+    return steady(place, load, cache_tokens=cache_tokens(place, pool) * _replicas(place), max_sequences=most)
+
+
+def _replicas(place: Placement) -> float:
+    return 1.0 if place.attention_replicas == 1 else float(place.attention_replicas)

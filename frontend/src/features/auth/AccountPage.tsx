@@ -1,5 +1,5 @@
 import { useMutation, useQueryClient } from "@tanstack/react-query";
-import { type FormEvent, useState } from "react";
+import { type SubmitEvent, useState } from "react";
 import { LanguageSwitch } from "@/app/LanguageSwitch";
 import { readTheme, setTheme, type Theme } from "@/app/theme";
 import { api } from "@/shared/api/api";
@@ -115,7 +115,7 @@ function Password() {
       void client.invalidateQueries({ queryKey: keys.me });
     },
   });
-  const submit = (event: FormEvent) => {
+  const submit = (event: SubmitEvent) => {
     event.preventDefault();
     change.mutate();
   };

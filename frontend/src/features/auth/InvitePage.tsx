@@ -1,5 +1,5 @@
 import { useQueryClient } from "@tanstack/react-query";
-import { type FormEvent, useEffect, useState } from "react";
+import { type SubmitEvent, useEffect, useState } from "react";
 import { useLocation, useParams } from "wouter";
 import { LanguageSwitch } from "@/app/LanguageSwitch";
 import { api } from "@/shared/api/api";
@@ -23,7 +23,7 @@ export default function InvitePage() {
     document.title = `${t("invite.title")} · Berth`;
   }, [t]);
 
-  const submit = async (event: FormEvent) => {
+  const submit = async (event: SubmitEvent) => {
     event.preventDefault();
     if (busy) return;
     setBusy(true);

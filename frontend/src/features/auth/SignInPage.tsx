@@ -1,5 +1,5 @@
 import { useQueryClient } from "@tanstack/react-query";
-import { type FormEvent, useEffect, useState } from "react";
+import { type SubmitEvent, useEffect, useState } from "react";
 import { LanguageSwitch } from "@/app/LanguageSwitch";
 import { api } from "@/shared/api/api";
 import { keys } from "@/shared/api/cache";
@@ -17,10 +17,10 @@ export function SignInPage() {
   const [busy, setBusy] = useState(false);
   const [error, setError] = useState<unknown>(null);
   useEffect(() => {
-    document.title = `${t("signin.title")}`;
+    document.title = t("signin.title");
   }, [t]);
 
-  const submit = async (event: FormEvent) => {
+  const submit = async (event: SubmitEvent) => {
     event.preventDefault();
     if (busy) return;
     setBusy(true);

@@ -3,7 +3,7 @@ import { useState } from "react";
 import { useLocation, useSearchParams } from "wouter";
 import { api } from "@/shared/api/api";
 import { keys } from "@/shared/api/cache";
-import type { Model, PlanRequest } from "@/shared/api/types";
+import type { DeployRequest, Model, PlanRequest } from "@/shared/api/types";
 import { useIdempotencyKey } from "@/shared/api/useIdempotencyKey";
 import { useI18n } from "@/shared/i18n";
 import { useOrg } from "@/shared/session";
@@ -87,6 +87,8 @@ function Wizard({ models, first }: { models: readonly Model[]; first: string }) 
 }
 
 /** What a plan depends on: the deployment's name is no part of it. */
-function asPlan({ name: _name, ...rest }: ReturnType<typeof toRequest>): PlanRequest {
-  return rest;
+function asPlan(request: DeployRequest): PlanRequest {
+  const asked = { ...request };
+  delete asked.name;
+  return asked;
 }

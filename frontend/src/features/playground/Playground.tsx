@@ -123,20 +123,20 @@ function Conversation({ messages, answer, phase }: { messages: readonly ChatMess
       <div className="messages" aria-live="off" aria-busy={phase === "answering"}>
         {messages.length === 0 ? <p className="muted">{t("playground.empty")}</p> : null}
         {messages.map((message, index) => (
-          <Bubble key={index} role={message.role} text={message.content} />
+          <Bubble key={index} speaker={message.role} text={message.content} />
         ))}
-        {phase === "answering" ? <Bubble role="assistant" text={answer === "" ? "…" : answer} /> : null}
+        {phase === "answering" ? <Bubble speaker="assistant" text={answer === "" ? "…" : answer} /> : null}
       </div>
       <div className="visually-hidden" aria-live="polite" role="status">{spoken}</div>
     </>
   );
 }
 
-function Bubble({ role, text }: { role: ChatMessage["role"]; text: string }) {
+function Bubble({ speaker, text }: { speaker: ChatMessage["role"]; text: string }) {
   const { t } = useI18n();
-  const who = t(role === "user" ? "playground.you" : "playground.model");
+  const who = t(speaker === "user" ? "playground.you" : "playground.model");
   return (
-    <article className="message" data-role={role} aria-label={who}>
+    <article className="message" data-role={speaker} aria-label={who}>
       <div className="message-who">{who}</div>
       <div dir="auto">{text}</div>
     </article>

@@ -30,7 +30,7 @@ export const api = {
     request<T.ApiKey>("POST", org(slug, "/keys"), { body, idempotencyKey }),
   revokeKey: (slug: string, id: string) => request<T.ApiKey>("POST", org(slug, `/keys/${id}/revoke`)),
   playgroundKey: (slug: string) => request<T.PlaygroundKey>("POST", org(slug, "/playground-key")),
-  change: (slug: string, id: string) => request<T.ChangeProgress>("GET", org(slug, "/gateways"), { query: { change: id } }),
+  change: (slug: string, id: number) => request<T.ChangeProgress>("GET", org(slug, "/gateways"), { query: { change: id } }),
 
   models: (slug: string) => request<T.Page<T.Model>>("GET", org(slug, "/models"), { query: { limit: 200 } }),
   addSampleModel: (slug: string, idempotencyKey: string) =>

@@ -30,8 +30,9 @@ export function newQueryClient(): QueryClient {
   // A session that ended anywhere is ended everywhere: the shell then shows the sign-in page.
   client.getQueryCache().subscribe((event) => {
     if (event.type !== "updated" || event.action.type !== "error") return;
-    const { error } = event.query.state;
-    if (error instanceof ApiError && error.signedOut && event.query.queryKey[0] !== "me") {
+    const error: unknown = event.query.state.error;
+    const topic: unknown = (event.query.queryKey as readonly unknown[])[0];
+    if (error instanceof ApiError && error.signedOut && topic !== "me") {
       void client.invalidateQueries({ queryKey: keys.me });
     }
   });

@@ -89,7 +89,7 @@ export interface ApiKey {
   last_used_at: string | null;
   status: "active" | "expired" | "revoked";
   secret?: string;
-  change?: { id: string } | null;
+  change?: { id: number };
 }
 
 export interface ChangeProgress {

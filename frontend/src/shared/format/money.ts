@@ -62,7 +62,8 @@ export function tileMoney(amount: string, currency: string): string {
 
 /** Every place that the amount has, none invented. */
 export function exactMoney(amount: string, currency: string): string {
-  return withCurrency(digits(parseDecimal(amount), 2), currency);
+  const exact = parseDecimal(amount);
+  return withCurrency(digits(rescale(exact, Math.max(exact.scale, 2)), 2), currency);
 }
 
 export function microToDecimal(micro: number): string {

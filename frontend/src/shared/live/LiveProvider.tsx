@@ -1,15 +1,14 @@
 import { useQueryClient } from "@tanstack/react-query";
-import { createContext, type ReactNode, useContext, useEffect, useMemo, useState } from "react";
+import { createContext, type ReactNode, useContext, useEffect, useState } from "react";
 import { type LiveStatus, openLive } from "./live";
 
 const Context = createContext<LiveStatus>({ state: "connecting" });
 const POLL_MS = 15_000;
 const SETTLE_MS = 500; // at most two refreshes a second
 
-const TOPICS = ["deployments", "keys"];
-
 /** What an event makes old: its topic, and what is derived from it. */
-const AFFECTS: Record<string, readonly string[]> = { deployments: ["deployments", "models"], keys: ["keys"] };
+const AFFECTS: Record<string, readonly string[]> = { deployments: ["deployments", "models"], org: ["orgs"], usage: ["usage", "statements"] };
+const ALL = ["orgs", "members", "keys", "models", "deployments", "usage", "statements"];
 
 export function LiveProvider({ org, children }: { org: string; children: ReactNode }) {
   const client = useQueryClient();
@@ -26,10 +25,10 @@ export function LiveProvider({ org, children }: { org: string; children: ReactNo
       for (const topic of topics) waiting.add(topic);
       if (timer === 0) timer = window.setTimeout(flush, SETTLE_MS);
     };
-    const close = openLive(org, TOPICS, {
+    const close = openLive(org, {
       status: (next) => setStatus((now) => (now.state === next.state ? now : next)),
       event: (event) => mark(AFFECTS[event.topic] ?? [event.topic]),
-      reset: () => mark(["deployments", "models", "keys"]),
+      reset: () => mark(ALL),
     });
     return () => {
       close();
@@ -46,8 +45,6 @@ export function useLive(): LiveStatus {
 /** How often to ask while no event tells: `busy` is for what is changing just now. */
 export function usePolling(busy = false): number | false {
   const { state } = useLive();
-  return useMemo(() => {
-    if (state === "live") return busy ? 5_000 : false; // a safety net under the events
-    return busy ? 2_000 : POLL_MS;
-  }, [state, busy]);
+  if (state === "live") return busy ? 5_000 : false; // a safety net under the events
+  return busy ? 2_000 : POLL_MS;
 }

@@ -21,7 +21,8 @@ type Message = { kind: "beat" } | { kind: "reset" } | { kind: "event"; event: Li
 
 /** A heartbeat comes every 15 s; one late by a third is a dead stream. */
 export const SILENCE_MS = 20_000;
-const NAMES = ["deployments", "keys", "models", "members", "usage"];
+/** The topics of the stream; each event is named after its topic. */
+const TOPICS = ["org", "members", "keys", "models", "deployments", "usage", "statements"];
 
 export function parseLive(data: string): LiveEvent | null {
   try {
@@ -29,13 +30,13 @@ export function parseLive(data: string): LiveEvent | null {
     if (typeof value !== "object" || value === null) return null;
     const { id, topic, resource } = value as Record<string, unknown>;
     if (typeof topic !== "string") return null;
-    return { id: String(id ?? ""), topic, resource: typeof resource === "string" ? resource : "" };
+    return { id: typeof id === "string" ? id : "", topic, resource: typeof resource === "string" ? resource : "" };
   } catch {
     return null;
   }
 }
 
-export function openLive(org: string, topics: readonly string[], handlers: LiveHandlers): () => void {
+export function openLive(org: string, handlers: LiveHandlers): () => void {
   const closed = new AbortController();
   const channel = typeof BroadcastChannel === "undefined" ? null : new BroadcastChannel(`berth-live-${org}`);
   let heard = Date.now();
@@ -63,7 +64,7 @@ export function openLive(org: string, topics: readonly string[], handlers: LiveH
     receive(message);
     channel?.postMessage(message);
   };
-  const lead = () => readStream(org, topics, tell, pause, closed.signal);
+  const lead = () => readStream(org, tell, pause, closed.signal);
   // The type says it is always there; without a secure context it is not.
   const locks = (navigator as { locks?: LockManager }).locks;
   if (locks && channel) {
@@ -81,7 +82,6 @@ export function openLive(org: string, topics: readonly string[], handlers: LiveH
 /** Reads until closed, reconnecting with growing pauses when the browser gives up. */
 function readStream(
   org: string,
-  topics: readonly string[],
   tell: (message: Message) => void,
   pause: () => void,
   signal: AbortSignal,
@@ -91,7 +91,7 @@ function readStream(
     let attempt = 0;
     let timer = 0;
     const connect = () => {
-      const address = `/api/v1/orgs/${encodeURIComponent(org)}/events?topics=${topics.join(",")}`;
+      const address = `/api/v1/orgs/${encodeURIComponent(org)}/events`;
       const stream = new EventSource(address);
       source = stream;
       const onEvent = (message: Event) => {
@@ -105,7 +105,7 @@ function readStream(
       stream.addEventListener("heartbeat", () => tell({ kind: "beat" }));
       stream.addEventListener("reset", () => tell({ kind: "reset" }));
       stream.onmessage = onEvent;
-      for (const name of NAMES) stream.addEventListener(name, onEvent);
+      for (const name of TOPICS) stream.addEventListener(name, onEvent);
       stream.onerror = () => {
         pause();
         if (stream.readyState !== EventSource.CLOSED) return; // the browser reconnects by itself

@@ -1,10 +1,18 @@
-import type { UseQueryResult } from "@tanstack/react-query";
 import { type ReactNode, useEffect, useState } from "react";
 import { useI18n } from "../i18n";
 import { ErrorNotice } from "./ErrorNotice";
 
+/** What a query and an infinite query have in common. */
+interface Asked<T> {
+  data: T | undefined;
+  error: unknown;
+  isError: boolean;
+  isRefetchError: boolean;
+  refetch: () => unknown;
+}
+
 /** The states of every part of a page: a skeleton, an error with Retry, or the content. Old content outlives a failed refresh. */
-export function Loaded<T>({ query, rows = 3, children }: { query: UseQueryResult<T>; rows?: number; children: (data: T) => ReactNode }) {
+export function Loaded<T>({ query, rows = 3, children }: { query: Asked<T>; rows?: number; children: (data: T) => ReactNode }) {
   const { t } = useI18n();
   const retry = () => void query.refetch();
   if (query.data !== undefined) {

@@ -1,0 +1,109 @@
+import { useMutation, useQueryClient } from "@tanstack/react-query";
+import { useState } from "react";
+import { useLocation } from "wouter";
+import { api } from "@/shared/api/api";
+import { keys } from "@/shared/api/cache";
+import type { Deployment } from "@/shared/api/types";
+import { useI18n } from "@/shared/i18n";
+import { Requires, useOrg } from "@/shared/session";
+import { Button } from "@/shared/ui/Button";
+import { Dialog } from "@/shared/ui/Dialog";
+import { ErrorNotice } from "@/shared/ui/ErrorNotice";
+import { Input } from "@/shared/ui/Field";
+import { Card } from "@/shared/ui/Page";
+import { useToast } from "@/shared/ui/Toasts";
+import { LIMITS, wholeNumber } from "@/features/deploy/form";
+
+export function SettingsTab({ deployment }: { deployment: Deployment }) {
+  const { can } = useOrg();
+  return (
+    <Requires action="deployments.write">
+      <div className="grid-2">
+        <Scale deployment={deployment} />
+        {can("deployments.delete") ? <Delete deployment={deployment} /> : null}
+      </div>
+    </Requires>
+  );
+}
+
+function Scale({ deployment }: { deployment: Deployment }) {
+  const { t } = useI18n();
+  const { slug } = useOrg();
+  const client = useQueryClient();
+  const toast = useToast();
+  const [text, setText] = useState(String(deployment.revision?.replicas ?? 1));
+  const value = wholeNumber(text);
+  const { min, max } = LIMITS.replicas;
+  const wrong = value === null || value < min || value > max;
+  const save = useMutation({
+    mutationFn: (replicas: number) => api.updateDeployment(slug, deployment.name, { replicas }),
+    onSuccess: (fresh) => {
+      client.setQueryData(keys.deployment(slug, deployment.name), fresh);
+      toast(t("deployment.scale.saved", { number: String(fresh.revision?.number ?? "") }));
+    },
+    onSettled: () => client.invalidateQueries({ queryKey: keys.deployments(slug) }),
+  });
+  return (
+    <Card title={t("deployment.scale")}>
+      <form
+        className="stack"
+        onSubmit={(event) => {
+          event.preventDefault();
+          if (!wrong) save.mutate(value);
+        }}
+      >
+        <Input label={t("deploy.replicas")} help={t("deployment.scale.text")} inputMode="numeric" error={wrong ? t("deploy.invalidNumber", { min, max }) : null} value={text} onChange={(event) => setText(event.target.value)} />
+        {save.isError ? <ErrorNotice error={save.error} /> : null}
+        <div>
+          <Button type="submit" busy={save.isPending} blocked={wrong ? t("deploy.fixFields") : null}>{t("deployment.scale.save")}</Button>
+        </div>
+      </form>
+    </Card>
+  );
+}
+
+function Delete({ deployment }: { deployment: Deployment }) {
+  const { t } = useI18n();
+  const [asking, setAsking] = useState(false);
+  return (
+    <Card title={t("deployment.delete")}>
+      <div className="stack">
+        <p>{t("deployment.delete.text", { id: deployment.model_id })}</p>
+        <div>
+          <Button kind="danger" onClick={() => setAsking(true)}>{t("deployment.delete")}</Button>
+        </div>
+      </div>
+      {asking ? <ConfirmDelete deployment={deployment} onClose={() => setAsking(false)} /> : null}
+    </Card>
+  );
+}
+
+function ConfirmDelete({ deployment, onClose }: { deployment: Deployment; onClose: () => void }) {
+  const { t } = useI18n();
+  const { slug } = useOrg();
+  const [, go] = useLocation();
+  const client = useQueryClient();
+  const toast = useToast();
+  const [typed, setTyped] = useState("");
+  const remove = useMutation({
+    mutationFn: () => api.deleteDeployment(slug, deployment.name),
+    onSuccess: () => {
+      toast(t("deployment.deleted", { name: deployment.name }));
+      go(`/o/${slug}/deployments`);
+      void client.invalidateQueries({ queryKey: keys.deployments(slug), exact: true });
+    },
+  });
+  return (
+    <Dialog title={t("deployment.delete")} onClose={onClose}>
+      <p>{t("deployment.delete.text", { id: deployment.model_id })}</p>
+      <Input label={t("deployment.delete.confirm", { name: deployment.name })} autoComplete="off" spellCheck={false} value={typed} onChange={(event) => setTyped(event.target.value)} />
+      {remove.isError ? <ErrorNotice error={remove.error} /> : null}
+      <div className="dialog-actions">
+        <Button onClick={onClose}>{t("common.cancel")}</Button>
+        <Button kind="danger" busy={remove.isPending} blocked={typed === deployment.name ? null : t("deployment.delete.confirm", { name: deployment.name })} onClick={() => remove.mutate()}>
+          {remove.isPending ? t("deployment.deleting") : t("deployment.delete")}
+        </Button>
+      </div>
+    </Dialog>
+  );
+}

@@ -1,0 +1,47 @@
+import type { InfiniteData, UseInfiniteQueryResult } from "@tanstack/react-query";
+import type { Page, UsageEvent } from "@/shared/api/types";
+import { exactMoney } from "@/shared/format/money";
+import { count, duration } from "@/shared/format/number";
+import { dateTime } from "@/shared/format/time";
+import { useI18n } from "@/shared/i18n";
+import { useOrg } from "@/shared/session";
+import { Empty } from "@/shared/ui/Page";
+import { Paged } from "@/shared/ui/Paged";
+
+interface Props {
+  query: UseInfiniteQueryResult<InfiniteData<Page<UsageEvent>>>;
+  caption: string;
+  zone: string;
+  currency: string;
+}
+
+/** Requests, one a row; never their content, which Berth does not have. */
+export function EventTable({ query, caption, zone, currency }: Props) {
+  const { t, locale, lookup } = useI18n();
+  const { can } = useOrg();
+  const money = can("billing.read") ? [{ head: t("usage.cost"), end: true, cell: (event: UsageEvent) => (typeof event.amount === "string" ? exactMoney(event.amount, currency) : "–") }] : [];
+  return (
+    <div className="stack">
+      <p className="small muted">{t("usage.noContent")}</p>
+      <Paged
+        query={query}
+        caption={caption}
+        empty={<Empty text={t("usage.empty")} />}
+        rowKey={(event) => event.id}
+        columns={[
+          { head: t("usage.when"), cell: (event) => <span className="num">{dateTime(event.accepted_at, locale, zone)}</span> },
+          { head: t("usage.deployment"), cell: (event) => event.deployment.name },
+          { head: t("usage.key"), cell: (event) => event.key.name },
+          { head: t("usage.endpoint"), cell: (event) => <code>{event.endpoint}</code> },
+          { head: t("usage.outcome"), cell: (event) => `${lookup(`outcome.${event.outcome}`) ?? event.outcome} (${event.status})` },
+          { head: t("usage.input"), end: true, cell: (event) => count(event.prompt_tokens, locale) },
+          { head: t("usage.cached"), end: true, cell: (event) => count(event.cached_tokens, locale) },
+          { head: t("usage.output"), end: true, cell: (event) => count(event.completion_tokens, locale) },
+          { head: t("usage.ttft"), end: true, cell: (event) => duration(event.first_token_ms) },
+          { head: t("usage.duration"), end: true, cell: (event) => duration(event.duration_ms) },
+          ...money,
+        ]}
+      />
+    </div>
+  );
+}

@@ -1,0 +1,35 @@
+import { describe, expect, it } from "vitest";
+import { check, contextChoices, EMPTY, toRequest } from "@/features/deploy/form";
+import { paramText } from "@/features/deploy/planText";
+
+describe("the deploy form", () => {
+  it("sends only what was asked", () => {
+    expect(toRequest({ ...EMPTY, model: "smol" })).toEqual({ model: "smol", needs: { concurrency: 4 }, replicas: 1 });
+    expect(toRequest({ ...EMPTY, model: "smol", version: "2", name: "bot", context: "4096", concurrency: "", quality: "high", speed: "20", price: " 0.50 ", artefact: "id1", slots: "8", replicas: "2" })).toEqual({
+      model: "smol",
+      version: 2,
+      name: "bot",
+      needs: { context_length: 4096, quality: "high", tokens_per_second: 20, max_price_per_hour: "0.50" },
+      pins: { artefact_id: "id1", slots: 8 },
+      replicas: 2,
+    });
+  });
+
+  it("marks fields that mean nothing", () => {
+    expect(check({ ...EMPTY, model: "m" })).toEqual({});
+    expect(check({ ...EMPTY, concurrency: "0", speed: "fast", replicas: "17", slots: "1.5", price: "1e9", name: "Upper Case" })).toEqual({ concurrency: "number", speed: "number", replicas: "number", slots: "number", price: "price", name: "name" });
+  });
+
+  it("offers contexts up to what the model was trained for", () => {
+    expect(contextChoices(8192)).toEqual([1024, 2048, 4096, 8192]);
+    expect(contextChoices(5000)).toEqual([1024, 2048, 4096, 5000]);
+    expect(contextChoices(512)).toEqual([512]);
+  });
+
+  it("writes the planner's numbers as people read them", () => {
+    expect(paramText("memory_short", "short", 5_905_580_032, "en", "USD")).toBe("5.5 GiB");
+    expect(paramText("price_too_high", "price", "2.42", "en", "USD")).toBe("US$2.42");
+    expect(paramText("shorter_context", "value", 4096, "en", "USD")).toBe("4,096");
+    expect(paramText("x", "y", null, "en", "USD")).toBe("–");
+  });
+});

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import msgspec
 import pytest
 from hypothesis import given, settings
@@ -168,7 +170,7 @@ def test_a_crash_is_answered_at_once_and_a_series_with_growing_pauses() -> None:
             tries.append(sim.now)
         sim.progress()
         sim.now += 0.5
-    pauses = [later - earlier for earlier, later in zip(tries, tries[1:], strict=False)]
+    pauses = [later - earlier for earlier, later in itertools.pairwise(tries)]
     assert len(tries) == CRASH_LOOP_AFTER
     assert pauses == sorted(pauses)
     assert sim.state is State.FAILED

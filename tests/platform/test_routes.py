@@ -103,6 +103,7 @@ def test_changing_calls_need_the_csrf_token(route: Route) -> None:
         assert (answer.status_code, code_of(answer)) == (403, "csrf_failed")
 
 
+@pytest.mark.threat("A7")
 @pytest.mark.django_db
 @pytest.mark.parametrize("route", [r for r in api_routes() if "GET" in (r.methods or ["GET"])], ids=str)
 def test_every_answer_carries_the_security_headers(route: Route) -> None:

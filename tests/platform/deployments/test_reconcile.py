@@ -10,7 +10,6 @@ import pytest
 from django.db import connection
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.platform.deployments.conftest import Clock
 
 from berth.compute.launch import Phase
 from berth.compute.provider import ProviderError, ProviderUnavailable
@@ -24,6 +23,7 @@ from berth.deployments.services import delete, pause, resume, update
 from berth.orgs.tenancy import new_id
 from berth.outbox.models import Change
 from tests import make
+from tests.platform.deployments.conftest import Clock
 
 pytestmark = pytest.mark.django_db
 

@@ -23,6 +23,8 @@ SNAPSHOT_CHANNEL = "berth:snapshot:version"  # publishes the version number when
 GATEWAYS_KEY = "berth:gateways"  # hash: gateway name -> packed GatewayReport, written every second
 USAGE_STREAM = "berth:usage"  # stream: field b"batch" = packed UsageBatch
 USAGE_POSITION_KEY = "berth:usage:position"  # hash: gateway name -> spool position that is safely in PostgreSQL
+BUDGET_PREFIX = "berth:budget:"  # + budget id + ":" + period: hash, see docs/limits.md
+LIMIT_PREFIX = "berth:limit:"  # + kind + ":" + subject: what workers share of a rate limit or of concurrency
 
 
 class RouteState(StrEnum):
@@ -32,6 +34,59 @@ class RouteState(StrEnum):
     LOADING = "loading"  # replicas are being started: 503 model_loading
     PAUSED = "paused"  # stopped by its owner: 403 deployment_paused
     UNAVAILABLE = "unavailable"  # should run, but nothing answers and nothing is starting: 503 overloaded
+
+
+class Limits(msgspec.Struct, frozen=True):
+    """How fast something may be used: requests and tokens in any minute, requests at one moment. None: no limit."""
+
+    rpm: int | None = None
+    tpm: int | None = None
+    concurrency: int | None = None
+
+
+class Price(msgspec.Struct, frozen=True):
+    """Price of one token, in 10^-12 of the currency's main unit, from `valid_from` (Unix seconds) on."""
+
+    valid_from: float
+    input: int
+    cached: int
+    output: int
+
+
+class BudgetScope(StrEnum):
+    """What a budget is about; usage of the organisation's requests with that id counts."""
+
+    ORG = "org"
+    DEPLOYMENT = "deployment"
+    KEY = "key"
+    MEMBER = "member"
+
+
+class Period(msgspec.Struct, frozen=True):
+    """A stretch of time that a budget is for: requests accepted from `starts_at` to before `ends_at` (Unix seconds)."""
+
+    name: str  # "2026-11", "2026-11-30", "total"
+    starts_at: float
+    ends_at: float
+
+
+class Budget(msgspec.Struct, frozen=True):
+    """A hard limit on what may be spent in each period. `limit_pico` in 10^-12 of the currency's main unit, below 2^63."""
+
+    budget_id: str
+    org_id: str
+    scope: BudgetScope
+    subject_id: str  # of the organisation, deployment, key or member
+    limit_pico: int
+    periods: tuple[Period, ...]  # the current one and those that follow while this snapshot may be in use
+
+
+class MemberInfo(msgspec.Struct, frozen=True):
+    """A member whose keys together are limited. Members without limits are not in a snapshot."""
+
+    member_id: str
+    org_id: str
+    limits: Limits
 
 
 class Replica(msgspec.Struct, frozen=True):
@@ -59,6 +114,8 @@ class Route(msgspec.Struct, frozen=True):
     replicas: tuple[Replica, ...] = ()
     ready_in_seconds: int | None = None  # usual time left, when loading
     extra_fields: tuple[str, ...] = ()  # body fields that the deployment's owner admits beyond the built-in table
+    limits: Limits | None = None
+    prices: tuple[Price, ...] = ()  # the valid one and those announced after it, in order; without any, nothing is paid
 
 
 class KeyInfo(msgspec.Struct, frozen=True):
@@ -70,6 +127,8 @@ class KeyInfo(msgspec.Struct, frozen=True):
     scopes: tuple[str, ...] = ("inference",)
     deployment_ids: tuple[str, ...] | None = None  # None: every deployment of the organisation
     expires_at: int | None = None  # Unix seconds
+    member_id: str | None = None  # whose key it is; None for service keys
+    limits: Limits | None = None
 
 
 class OrgInfo(msgspec.Struct, frozen=True):
@@ -77,6 +136,7 @@ class OrgInfo(msgspec.Struct, frozen=True):
     slug: str
     suspended: bool = False
     origins: tuple[str, ...] = ()  # browser origins that may call with CORS
+    limits: Limits | None = None
 
 
 class Snapshot(msgspec.Struct, frozen=True):
@@ -89,6 +149,8 @@ class Snapshot(msgspec.Struct, frozen=True):
     orgs: tuple[OrgInfo, ...]
     keys: tuple[KeyInfo, ...]
     routes: tuple[Route, ...]
+    members: tuple[MemberInfo, ...] = ()
+    budgets: tuple[Budget, ...] = ()
 
 
 class SignedSnapshot(msgspec.Struct, frozen=True):

@@ -51,7 +51,8 @@ class Machine:
             self.database_url = self.postgres.url
         if not self.redis_url:
             password = secrets.read_secret(self.secrets, secrets.VALKEY_PASSWORD)
-            self.valkey = Valkey(self.home.valkey, self.home.port("valkey"), password)
+            gateway = secrets.read_secret(self.secrets, secrets.VALKEY_GATEWAY_PASSWORD)
+            self.valkey = Valkey(self.home.valkey, self.home.port("valkey"), password, gateway_password=gateway)
             self.redis_url = self.valkey.url
 
     def settle_running(self) -> None:
@@ -92,7 +93,7 @@ class Machine:
                 "BERTH_GATEWAY_DIR": str(self.home.gateway),
                 "BERTH_SNAPSHOT_PUBLIC_KEY_FILE": str(self.secrets / secrets.SNAPSHOT_PUBLIC_KEY),
                 "BERTH_USAGE_KEY_FILE": str(self.secrets / secrets.USAGE_KEY),
-                "REDIS_URL": self.redis_url,
+                "REDIS_URL": self.redis_url if self.valkey is None else self.valkey.gateway_url,
             }
         )
 

@@ -23,10 +23,12 @@ from berth_gateway.contract import usage_key
 
 GATEWAY_NAME = "local"
 
+# Names of files, not secrets themselves.
 DJANGO_SECRET_KEY = "django_secret_key"
 MASTER_KEY = "master_key"  # hex of 32 bytes; other keys are derived from it
 DATABASE_PASSWORD = "database_password"
 VALKEY_PASSWORD = "valkey_password"
+VALKEY_GATEWAY_PASSWORD = "valkey_gateway_password"
 SNAPSHOT_SIGNING_KEY = "snapshot_signing_key.pem"  # Ed25519, PKCS 8
 SNAPSHOT_PUBLIC_KEY = "snapshot_public_key.pem"
 USAGE_MASTER_KEY = "usage_master_key"  # hex of 32 bytes
@@ -41,6 +43,7 @@ def ensure_secrets(folder: Path) -> None:
         MASTER_KEY: lambda: secrets.token_hex(32),
         DATABASE_PASSWORD: lambda: secrets.token_urlsafe(32),
         VALKEY_PASSWORD: lambda: secrets.token_urlsafe(32),
+        VALKEY_GATEWAY_PASSWORD: lambda: secrets.token_urlsafe(32),
         SNAPSHOT_SIGNING_KEY: _signing_key,
         SNAPSHOT_PUBLIC_KEY: lambda: _public_key(folder / SNAPSHOT_SIGNING_KEY),
         USAGE_MASTER_KEY: lambda: secrets.token_hex(32),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib.util
 import os
 import platform
@@ -15,6 +16,7 @@ from urllib.parse import quote
 
 from berth.host.child import end, spawn
 from berth.host.errors import HostError
+from berth_gateway import contract
 
 START_PATIENCE = 60.0  # seconds: a long append-only file is read first
 LOCK_PATIENCE = 5.0  # seconds that an earlier, dying server may still hold the port
@@ -36,19 +38,48 @@ def binary() -> Path:
     )
 
 
-class Valkey:
-    """Manages one server. `folder`, made if needed, holds its data; `durable=False` keeps nothing on disk."""
+# Who may do what. The control plane does everything but change the server itself; the gateway touches the four keys and the
+# channel of `berth_gateway.contract`, with the commands that it uses.
+CONTROL_PLANE = (
+    "~* &* +@all -acl -cluster -config -debug -failover -function -module -monitor -replicaof -shutdown -slaveof"
+)
+GATEWAY = " ".join(
+    [
+        f"resetchannels &{contract.SNAPSHOT_CHANNEL}",
+        f"%R~{contract.SNAPSHOT_KEY} %R~{contract.USAGE_POSITION_KEY} ~{contract.GATEWAYS_KEY} ~{contract.USAGE_STREAM}",
+        "-@all +auth +hello +ping +client|setinfo +client|setname +subscribe +unsubscribe",
+        "+hget +hmget +hset +hdel +xadd +xrange",
+    ]
+)
+GATEWAY_USER = "gateway"
 
-    def __init__(self, folder: Path, port: int, password: str, *, durable: bool = True) -> None:
+
+class Valkey:
+    """Manages one server. `folder`, made if needed, holds its data; `durable=False` keeps nothing on disk.
+
+    With a `gateway_password` there is a second user, `gateway`, who may do what a gateway does and no more.
+    """
+
+    def __init__(
+        self, folder: Path, port: int, password: str, *, gateway_password: str | None = None, durable: bool = True
+    ) -> None:
         self.folder = folder.absolute()
         self.port = port
         self.password = password
+        self.gateway_password = gateway_password
         self.durable = durable
         self.process: subprocess.Popen[bytes] | None = None
 
     @property
     def url(self) -> str:
         return f"redis://:{quote(self.password, safe='')}@127.0.0.1:{self.port}/0"
+
+    @property
+    def gateway_url(self) -> str:
+        """What a gateway connects with; ValueError when it was given no password."""
+        if self.gateway_password is None:
+            raise ValueError("this Valkey has no user for gateways")
+        return f"redis://{GATEWAY_USER}:{quote(self.gateway_password, safe='')}@127.0.0.1:{self.port}/0"
 
     def start(self, log: Path | None = None) -> None:
         """Starts the server and returns when it answers."""
@@ -103,11 +134,14 @@ class Valkey:
     def _config(self) -> str:
         # In a file that only its owner reads: a command line is for every user of the machine to see.
         keep = "yes" if self.durable else "no"
+        users = [f"user default on {_hashed(self.password)} {CONTROL_PLANE}"]
+        if self.gateway_password is not None:
+            users.append(f"user {GATEWAY_USER} on {_hashed(self.gateway_password)} {GATEWAY}")
         return "\n".join(
             [
                 f"port {self.port}",
                 "bind 127.0.0.1",
-                f"requirepass {_quoted(self.password)}",
+                *users,
                 f"dir {_quoted(str(self.folder))}",
                 f"appendonly {keep}",
                 "appendfsync everysec",
@@ -119,6 +153,10 @@ class Valkey:
                 "",
             ]
         )
+
+
+def _hashed(password: str) -> str:
+    return "#" + hashlib.sha256(password.encode()).hexdigest()
 
 
 def _quoted(text: str) -> str:

@@ -18,7 +18,7 @@ def test_secrets_are_made_once_and_private(tmp_path: Path) -> None:
     before = {path.name: path.read_text() for path in folder.iterdir()}
     ensure_secrets(folder)
     assert {path.name: path.read_text() for path in folder.iterdir()} == before
-    assert len(set(before.values())) == len(before) == 8
+    assert len(set(before.values())) == len(before) == 9
     assert {stat.S_IMODE(path.stat().st_mode) for path in folder.iterdir()} == {0o600}
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
 

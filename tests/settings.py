@@ -40,3 +40,6 @@ from berth.settings import *  # noqa: E402, F403
 
 # Tests that commit empty the tables afterwards; the ledger lets nobody else do that.
 DATABASES["default"]["OPTIONS"] |= {"options": "-c berth.tests=on"}  # type: ignore[operator]  # noqa: F405
+
+# Tests publish when they mean to: a thread of its own would still be at it when the next test begins.
+PUBLISH_AT_ONCE = False

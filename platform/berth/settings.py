@@ -216,6 +216,8 @@ SPECTACULAR_SETTINGS = {
     ],
 }
 
+PUBLISH_AT_ONCE = True  # the web process publishes its own changes and does not wait for a worker to do it
+
 CELERY_BROKER_URL = REDIS_URL
 CELERY_TASK_IGNORE_RESULT = True
 CELERY_ACCEPT_CONTENT = ["json"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 
 from django.db import transaction
 from kombu.exceptions import OperationalError
@@ -26,8 +27,20 @@ def announce(topic: str) -> int:
     return change.pk
 
 
+_listeners: list[Callable[[], None]] = []
+
+
+def on_announced(listener: Callable[[], None]) -> None:
+    """Also calls `listener` after each commit with a change. It must return at once and not raise."""
+    _listeners.append(listener)
+
+
 def _ask_to_publish() -> None:
+    for listener in _listeners:
+        listener()
+    # A listener is at it already: the worker only makes sure, and does not compete with it for the same work.
+    delay = {"countdown": 1} if _listeners else {}
     try:
-        app.send_task(PUBLISH_TASK, retry=False)
+        app.send_task(PUBLISH_TASK, retry=False, **delay)
     except (OperationalError, OSError):
         log.warning("publish_deferred", extra={"reason": "broker_unavailable"})

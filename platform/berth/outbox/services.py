@@ -39,8 +39,8 @@ def _ask_to_publish() -> None:
     for listener in _listeners:
         listener()
     # A listener is at it already: the worker only makes sure, and does not compete with it for the same work.
-    delay = {"countdown": 1} if _listeners else {}
+    delay = 1.0 if _listeners else None
     try:
-        app.send_task(PUBLISH_TASK, retry=False, **delay)
+        app.send_task(PUBLISH_TASK, retry=False, countdown=delay)
     except (OperationalError, OSError):
         log.warning("publish_deferred", extra={"reason": "broker_unavailable"})

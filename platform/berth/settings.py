@@ -7,6 +7,8 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from django.core.exceptions import ImproperlyConfigured
+from redis.backoff import NoBackoff
+from redis.retry import Retry
 
 from berth.env import read, read_flag
 
@@ -124,6 +126,7 @@ CACHES = {
             "serializer": "berth.web.cache.JsonSerializer",
             "socket_connect_timeout": 1,
             "socket_timeout": 2,
+            "retry": Retry(NoBackoff(), 1),
         },
     }
 }

@@ -35,3 +35,18 @@ def test_every_route_is_in_it_with_every_method_and_the_error_shape() -> None:
         for method, operation in documented.items():
             assert "default" in operation["responses"], f"{method} {route}"
             assert operation["operationId"]
+
+
+# Answers 201, but is not repeated: a token is used up by its first use, a playground key is one of many by design.
+ONCE_ANYWAY = {"accept_invitation", "create_playground_key"}
+
+
+def test_every_post_that_creates_takes_an_idempotency_key() -> None:
+    creating = []
+    for operations in SchemaGenerator().get_schema(request=None, public=True)["paths"].values():
+        operation = operations.get("post", {})
+        if "201" not in operation.get("responses", {}) or operation["operationId"] in ONCE_ANYWAY:
+            continue
+        creating.append(operation["operationId"])
+        assert "Idempotency-Key" in {p["name"] for p in operation.get("parameters", [])}, operation["operationId"]
+    assert {"create_key", "invite", "create_org"} <= set(creating)

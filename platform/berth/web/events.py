@@ -21,7 +21,10 @@ import redis
 import redis.asyncio
 from django.conf import settings
 from django.db import transaction
+from redis.asyncio.retry import Retry as AsyncRetry
+from redis.backoff import NoBackoff
 from redis.exceptions import RedisError, ResponseError
+from redis.retry import Retry
 
 log = logging.getLogger(__name__)
 
@@ -86,7 +89,9 @@ def publish_event(
 
 @functools.cache
 def _client() -> redis.Redis:
-    return redis.Redis.from_url(settings.REDIS_URL, socket_connect_timeout=1, socket_timeout=1, protocol=2)
+    # One more try finds a server that was restarted; waiting for one that is away would make its callers wait.
+    retry = Retry(NoBackoff(), 1)
+    return redis.Redis.from_url(settings.REDIS_URL, socket_connect_timeout=1, socket_timeout=1, protocol=2, retry=retry)
 
 
 def _append(stream: str, fields: dict[str, str]) -> None:
@@ -98,7 +103,10 @@ def _append(stream: str, fields: dict[str, str]) -> None:
 
 def open_reader() -> redis.asyncio.Redis:
     """A connection for one reader; close it with `aclose()`."""
-    return redis.asyncio.Redis.from_url(settings.REDIS_URL, socket_connect_timeout=1, socket_timeout=20, protocol=2)
+    retry = AsyncRetry(NoBackoff(), 0)  # the reader has a loop of its own
+    return redis.asyncio.Redis.from_url(
+        settings.REDIS_URL, socket_connect_timeout=1, socket_timeout=20, protocol=2, retry=retry
+    )
 
 
 async def newest(client: redis.asyncio.Redis, stream: str) -> str:

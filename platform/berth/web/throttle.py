@@ -1,7 +1,4 @@
-"""Limits on open doors, counted in Valkey. The address is the peer's: a forged X-Forwarded-For moves nothing (threat G11).
-
-Behind a TLS proxy, the web server itself (uvicorn) puts the client's address there, from proxies it was told to trust.
-"""
+"""Limits on open doors, counted in Valkey. The address is the peer's: a forged X-Forwarded-For moves nothing (threat G11)."""
 
 from __future__ import annotations
 

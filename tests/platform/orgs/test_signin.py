@@ -167,3 +167,13 @@ def test_private_answers_are_not_cached_anywhere() -> None:
     client = make.client()
     assert sign_in(client, "ann@example.org").headers["Cache-Control"] == "no-store"
     assert client.get("/api/v1/me").headers["Cache-Control"] == "no-store"
+
+
+@pytest.mark.threat("A2")
+def test_an_api_key_opens_nothing_of_the_management_api() -> None:
+    ann = make.member(make.org(), "owner")
+    _, secret = make.key(ann)
+    for headers in ({"Authorization": f"Bearer {secret}"}, {"X-API-Key": secret}):
+        answer = make.client().get(f"/api/v1/orgs/{ann.org.slug}/keys", headers=headers)
+        assert (answer.status_code, answer.json()["error"]["code"]) == (401, "signed_out")
+        assert secret not in answer.content.decode()

@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from django.db import OperationalError
+from django.db import OperationalError, connection
 from django.test import Client
 from redis.exceptions import ConnectionError as ValkeyConnectionError
 
@@ -116,3 +116,16 @@ def test_a_valkey_error_in_a_service_is_503_too() -> None:
 
     answer = exception_handler(ValkeyConnectionError("Error 111 connecting to 10.0.0.7"), {"request": None})
     assert answer is not None and answer.status_code == 503 and "10.0.0.7" not in json.dumps(answer.data)
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_database_that_really_refuses_is_503_and_comes_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    client = make.client(make.user(), raise_request_exception=False)
+    assert client.get("/api/v1/me").status_code == 200
+    connection.close()
+    with monkeypatch.context() as patch:
+        patch.setitem(connection.settings_dict, "PORT", str(free_port()))
+        for address in ("/api/v1/me", "/api/v1/orgs/any/keys"):
+            answer = client.get(address)
+            assert (answer.status_code, error_of(answer)["params"]) == (503, {"service": "database"})
+    assert client.get("/api/v1/me").status_code == 200

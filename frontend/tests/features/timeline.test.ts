@@ -4,14 +4,13 @@ import { startupTime, timeline } from "@/features/deployments/timeline";
 import { snippet } from "@/features/deployments/snippets";
 
 const T0 = Date.parse("2026-11-30T18:00:00Z");
-const at = (seconds: number) => T0 / 1000 + seconds; // the runtime writes Unix seconds
 const instant = (seconds: number) => new Date(T0 + seconds * 1000).toISOString();
 
 function replica(change: Partial<Replica>): Replica {
   return { id: "1", name: "d-1-0-1", ordinal: 0, revision: 1, phase: "loading", phases: [], started_at: instant(0), ready_at: null, ended_at: null, reason: "", message: "", ...change };
 }
 
-const phase = (name: string, from: number, to: number | null, done: number | null = null) => ({ phase: name, started_at: at(from), ended_at: to === null ? null : at(to), done, total: done });
+const phase = (name: string, from: number, to: number | null, done: number | null = null) => ({ phase: name, started_at: instant(from), ended_at: to === null ? null : instant(to), done, total: done });
 
 describe("the timeline of a start", () => {
   it("shows what is done, what runs, and what is to come, with what is usual", () => {

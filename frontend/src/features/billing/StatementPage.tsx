@@ -14,7 +14,7 @@ import { Loaded } from "@/shared/ui/Loaded";
 import { Notice } from "@/shared/ui/Notice";
 import { Empty, Page } from "@/shared/ui/Page";
 import { Table } from "@/shared/ui/Table";
-import { EventTable } from "@/features/usage/EventTable";
+import { EventTable, nameOf } from "@/features/usage/EventTable";
 import { useOrganisation } from "@/features/usage/useUsage";
 import { StatementStatus } from "./StatementsPage";
 
@@ -73,7 +73,7 @@ function Lines({ statement, onOpen }: { statement: Statement; onOpen: (id: strin
       rows={statement.lines}
       rowKey={(line) => line.id}
       columns={[
-        { head: t("statement.deployment"), cell: (line) => line.deployment.name, foot: t("common.total") },
+        { head: t("statement.deployment"), cell: (line) => nameOf(line.deployment), foot: t("common.total") },
         { head: t("statement.unit"), cell: (line) => t(`statement.unit.${line.unit}`) },
         { head: t("statement.priceVersion"), end: true, cell: (line) => line.price_version },
         { head: t("statement.unitPrice"), end: true, cell: (line) => perMillion(line.unit_price, currency) },
@@ -84,7 +84,7 @@ function Lines({ statement, onOpen }: { statement: Statement; onOpen: (id: strin
           head: <span className="visually-hidden">{t("common.actions")}</span>,
           end: true,
           cell: (line) => (
-            <Button size="small" kind="quiet" aria-label={t("statement.showEvents", { deployment: line.deployment.name, unit: t(`statement.unit.${line.unit}`) })} onClick={() => onOpen(line.id)}>
+            <Button size="small" kind="quiet" aria-label={t("statement.showEvents", { deployment: nameOf(line.deployment), unit: t(`statement.unit.${line.unit}`) })} onClick={() => onOpen(line.id)}>
               {t("usage.events")}
             </Button>
           ),
@@ -104,7 +104,7 @@ function Behind({ statement, line, onBack }: { statement: Statement; line: State
     initialPageParam: undefined as string | undefined,
     getNextPageParam: (page) => page.next ?? undefined,
   });
-  const title = t("statement.lineEvents", { deployment: line.deployment.name, unit: t(`statement.unit.${line.unit}`) });
+  const title = t("statement.lineEvents", { deployment: nameOf(line.deployment), unit: t(`statement.unit.${line.unit}`) });
   return (
     <section className="stack" aria-label={title}>
       <div className="spread">
@@ -114,7 +114,7 @@ function Behind({ statement, line, onBack }: { statement: Statement; line: State
       <p className="num">
         {count(line.quantity, locale)} × {perMillion(line.unit_price, statement.currency)} / 1M = {exactMoney(line.exact, statement.currency)} → {statementMoney(line.amount_micro, statement.currency)}
       </p>
-      <EventTable query={events} caption={title} zone={zone} currency={statement.currency} />
+      <EventTable query={events} caption={title} zone={zone} currency={statement.currency} extra={[{ head: t("statement.quantity"), end: true, cell: (event) => count(event.quantity, locale) }]} />
     </section>
   );
 }

@@ -6,7 +6,7 @@ import { Button } from "@/shared/ui/Button";
 import { Input, Select } from "@/shared/ui/Field";
 import { Card } from "@/shared/ui/Page";
 import { newest } from "@/features/models/ModelsPage";
-import { contextChoices, type Draft, LIMITS, type Problems } from "./form";
+import { contextChoices, type Draft, LIMITS, type Problems, QUALITIES } from "./form";
 
 interface Props {
   draft: Draft;
@@ -104,8 +104,8 @@ function NeedsSection(props: Props) {
           />
         </div>
         <div className="field-row">
-          <Select label={t("deploy.quality")} help={t("deploy.qualityHelp")} value={draft.quality} onChange={(event) => onChange({ quality: event.target.value })}>
-            {(["any", "good", "high"] as const).map((quality) => (
+          <Select label={t("deploy.quality")} help={t("deploy.qualityHelp")} value={draft.quality} onChange={(event) => onChange({ quality: QUALITIES.find((each) => each === event.target.value) ?? "any" })}>
+            {QUALITIES.map((quality) => (
               <option key={quality} value={quality}>{t(`quality.${quality}`)}</option>
             ))}
           </Select>

@@ -1,6 +1,6 @@
 import type { Estimate, Plan, PlanChoice, PlanMemory, Rejected } from "@/shared/api/types";
 import { exactMoney } from "@/shared/format/money";
-import { bytes, duration, rough } from "@/shared/format/number";
+import { bytes, rough } from "@/shared/format/number";
 import { useI18n } from "@/shared/i18n";
 import { useOrg } from "@/shared/session";
 import { Notice } from "@/shared/ui/Notice";
@@ -48,7 +48,7 @@ export function Choice({ choice }: { choice: PlanChoice }) {
   const { t } = useI18n();
   const { me } = useOrg();
   const say = usePlanText(me.currency);
-  const speed = choice.predicted?.tokens_per_second ?? null;
+  const speed = choice.predicted.tokens_per_second;
   return (
     <div className="stack">
       <div className="grid-2">
@@ -66,8 +66,7 @@ export function Choice({ choice }: { choice: PlanChoice }) {
             [t("plan.context"), t("models.contextTokens", { n: choice.context_length })],
             [t("plan.slots"), choice.slots],
             [t("plan.speed"), <Speed key="speed" estimate={speed} />],
-            ...(choice.predicted?.first_token_ms ? ([[t("plan.ttft"), <FirstToken key="ttft" estimate={choice.predicted.first_token_ms} />]] as const) : []),
-            [t("plan.price"), choice.price_per_hour === null ? t("plan.noPrice") : exactMoney(choice.price_per_hour, me.currency)],
+            [t("plan.price"), choice.price_per_hour === null ? t("plan.noPrice") : exactMoney(choice.price_per_hour, choice.currency)],
           ]}
         />
       </div>
@@ -86,16 +85,9 @@ export function Choice({ choice }: { choice: PlanChoice }) {
 
 function Speed({ estimate }: { estimate: Estimate | null }) {
   const { t, locale } = useI18n();
-  if (estimate?.value === null || estimate?.value === undefined) return <span className="muted">{t("plan.notMeasured")}</span>;
+  if (estimate === null) return <span className="muted">{t("plan.notMeasured")}</span>;
   const value = rough(estimate.value, locale);
-  if (estimate.low === null || estimate.high === null) return t("plan.speedUnit", { value });
   return t("plan.speedRange", { value, low: rough(estimate.low, locale), high: rough(estimate.high, locale) });
-}
-
-function FirstToken({ estimate }: { estimate: Estimate }) {
-  const { t } = useI18n();
-  if (estimate.low === null || estimate.high === null) return duration(estimate.value);
-  return t("plan.ttftRange", { value: duration(estimate.value), low: duration(estimate.low), high: duration(estimate.high) });
 }
 
 export function MemoryBar({ memory }: { memory: PlanMemory }) {

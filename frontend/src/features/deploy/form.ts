@@ -1,13 +1,16 @@
 /** The wizard's fields as typed, and what they mean. Pure, so that it can be tested without a page. */
 import type { DeployRequest, Needs, Pins } from "@/shared/api/types";
 
+export const QUALITIES = ["any", "good", "high"] as const;
+export type Quality = (typeof QUALITIES)[number];
+
 export interface Draft {
   model: string;
   version: string; // "" = newest
   name: string; // "" = the server's suggestion, shown as placeholder
   context: string;
   concurrency: string;
-  quality: string;
+  quality: Quality;
   speed: string;
   price: string;
   replicas: string;
@@ -55,7 +58,7 @@ export function toRequest(draft: Draft): DeployRequest {
   if (context !== null) needs.context_length = context;
   const concurrency = wholeNumber(draft.concurrency);
   if (concurrency !== null) needs.concurrency = concurrency;
-  if (draft.quality !== "" && draft.quality !== "any") needs.quality = draft.quality;
+  if (draft.quality !== "any") needs.quality = draft.quality;
   const speed = wholeNumber(draft.speed);
   if (speed !== null) needs.tokens_per_second = speed;
   if (draft.price.trim() !== "") needs.max_price_per_hour = draft.price.trim();

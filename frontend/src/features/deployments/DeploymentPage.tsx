@@ -61,9 +61,9 @@ function Detail({ deployment, tab }: { deployment: Deployment; tab: Tab }) {
           <span role="status"><StateBadge state={deployment.state} /></span>
           <span>
             {t("deployment.summary", {
-              revision: String(revision?.number ?? "–"),
+              revision: String(revision.number),
               ready: readyReplicas(deployment),
-              wanted: revision?.replicas ?? 0,
+              wanted: revision.replicas,
               since: dateTime(deployment.state_since, locale),
             })}
           </span>

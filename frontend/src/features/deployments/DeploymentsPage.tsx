@@ -59,10 +59,10 @@ export function DeploymentTable({ items }: { items: readonly Deployment[] }) {
       columns={[
         { head: t("common.name"), cell: (each) => <Link href={`/o/${slug}/deployments/${each.name}`}>{each.name}</Link> },
         { head: t("common.status"), cell: (each) => <StateBadge state={each.state} /> },
-        { head: t("deployments.replicas"), cell: (each) => `${readyReplicas(each)} / ${each.revision?.replicas ?? "–"}`, end: true },
+        { head: t("deployments.replicas"), cell: (each) => `${readyReplicas(each)} / ${each.revision.replicas}`, end: true },
         { head: t("deployments.model"), cell: (each) => `${each.model} v${each.version}` },
-        { head: t("deployments.hardware"), cell: (each) => (each.revision ? `${each.revision.quantization} · ${each.revision.engine} · ${each.revision.tier}` : "–") },
-        { head: t("deployments.revision"), cell: (each) => each.revision?.number ?? "–", end: true },
+        { head: t("deployments.hardware"), cell: (each) => `${each.revision.quantization} · ${each.revision.engine} · ${each.revision.tier}` },
+        { head: t("deployments.revision"), cell: (each) => each.revision.number, end: true },
         { head: t("deployments.since"), cell: (each) => dateTime(each.state_since, locale) },
       ]}
     />

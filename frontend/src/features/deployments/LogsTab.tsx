@@ -66,7 +66,7 @@ function Lines({ deployment, replica, follow }: { deployment: string; replica: s
   useEffect(() => {
     if (!got || got.items.length === 0) return;
     setLines((now) => [...now, ...got.items.filter((line) => line.number > (now.at(-1)?.number ?? -1))].slice(-KEPT));
-    if (got.next_after !== null) setAfter(got.next_after);
+    setAfter(got.next_after);
   }, [got]);
   useEffect(() => {
     if (follow && box.current) box.current.scrollTop = box.current.scrollHeight;

@@ -16,7 +16,7 @@ export function OverviewTab({ deployment, chat }: { deployment: Deployment; chat
     <div className="stack">
       <Situation deployment={deployment} />
       {shown.map((replica) => (
-        <Timeline key={replica.id} replica={replica} usual={deployment.usual} />
+        <Timeline key={replica.id} replica={replica} usual={deployment.usual} basis={deployment.usual_basis} />
       ))}
       <div className="grid-2">
         <CallIt model={deployment.model_id} chat={chat} />
@@ -66,7 +66,6 @@ function Next({ next }: { next: NonNullable<Deployment["next"]> }) {
 function Configuration({ deployment }: { deployment: Deployment }) {
   const { t, locale } = useI18n();
   const { revision } = deployment;
-  if (!revision) return null;
   return (
     <Card title={t("deployment.configuration")}>
       <Facts

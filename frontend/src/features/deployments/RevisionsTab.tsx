@@ -27,7 +27,7 @@ export function RevisionsTab({ deployment }: { deployment: Deployment }) {
               cell: (each) => (
                 <span className="row">
                   {t("deployment.rev", { number: String(each.number) })}
-                  {each.number === deployment.revision?.number ? <Badge tone="info" icon="check">{t("deployment.rev.current")}</Badge> : null}
+                  {each.number === deployment.revision.number ? <Badge tone="info" icon="check">{t("deployment.rev.current")}</Badge> : null}
                 </span>
               ),
             },

@@ -31,7 +31,7 @@ function Scale({ deployment }: { deployment: Deployment }) {
   const { slug } = useOrg();
   const client = useQueryClient();
   const toast = useToast();
-  const [text, setText] = useState(String(deployment.revision?.replicas ?? 1));
+  const [text, setText] = useState(String(deployment.revision.replicas));
   const value = wholeNumber(text);
   const { min, max } = LIMITS.replicas;
   const wrong = value === null || value < min || value > max;
@@ -39,7 +39,7 @@ function Scale({ deployment }: { deployment: Deployment }) {
     mutationFn: (replicas: number) => api.updateDeployment(slug, deployment.name, { replicas }),
     onSuccess: (fresh) => {
       client.setQueryData(keys.deployment(slug, deployment.name), fresh);
-      toast(t("deployment.scale.saved", { number: String(fresh.revision?.number ?? "") }));
+      toast(t("deployment.scale.saved", { number: String(fresh.revision.number) }));
     },
     onSettled: () => client.invalidateQueries({ queryKey: keys.deployments(slug) }),
   });

@@ -1,4 +1,4 @@
-import type { Replica } from "@/shared/api/types";
+import type { Deployment, Replica } from "@/shared/api/types";
 import { bytes, duration } from "@/shared/format/number";
 import { type PlainKey, useI18n } from "@/shared/i18n";
 import { Icon, type IconName, type Tone } from "@/shared/ui/Icon";
@@ -13,7 +13,7 @@ const WORDS: Record<StepState, PlainKey> = { done: "start.done", running: "state
 const TICK_MS = 500;
 
 /** The way of one replica to its first token: each step with what it took and what it usually takes. */
-export function Timeline({ replica, usual }: { replica: Replica; usual: Record<string, number> }) {
+export function Timeline({ replica, usual, basis }: { replica: Replica; usual: Deployment["usual"]; basis: Deployment["usual_basis"] }) {
   const { t } = useI18n();
   const cause = useCause();
   const moving = replica.ready_at === null && replica.ended_at === null;
@@ -24,7 +24,7 @@ export function Timeline({ replica, usual }: { replica: Replica; usual: Record<s
     <Card title={t("deployment.startup", { name: shortName(replica.name) })} actions={<span className="num muted">{summary}</span>}>
       <ol className="phases">
         {timeline(replica, usual, now).map((row) => (
-          <Row key={row.step} row={row} />
+          <Row key={row.step} row={row} basis={basis} />
         ))}
       </ol>
       {replica.reason && replica.phase === "failed" ? (
@@ -36,7 +36,7 @@ export function Timeline({ replica, usual }: { replica: Replica; usual: Record<s
   );
 }
 
-function Row({ row }: { row: TimelineRow }) {
+function Row({ row, basis }: { row: TimelineRow; basis: Deployment["usual_basis"] }) {
   const { t, locale } = useI18n();
   const [icon, tone] = LOOK[row.state];
   const known = row.done !== null && row.total !== null && row.total > 0;
@@ -47,7 +47,7 @@ function Row({ row }: { row: TimelineRow }) {
         {t(`phase.${row.step}`)} <span className="visually-hidden">{t(WORDS[row.state])}</span>
       </span>
       <span>{row.elapsed === null ? "" : duration(row.elapsed)}</span>
-      <span className="muted">{row.usual === null ? t("deployment.firstHere") : t("common.usually", { duration: duration(row.usual) })}</span>
+      <span className="muted">{row.usual === null ? t("deployment.firstHere") : t(basis === "measured" ? "common.usually" : "common.estimated", { duration: duration(row.usual) })}</span>
       <span className="stack-s">
         {known && row.state === "running" ? (
           <>

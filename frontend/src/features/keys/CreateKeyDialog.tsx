@@ -3,7 +3,7 @@ import { type SubmitEvent, useState } from "react";
 import { api } from "@/shared/api/api";
 import { keys } from "@/shared/api/cache";
 import { serverNow, toApiError } from "@/shared/api/client";
-import type { ApiKey, CreateKey } from "@/shared/api/types";
+import type { CreateKey, IssuedKey } from "@/shared/api/types";
 import { useIdempotencyKey } from "@/shared/api/useIdempotencyKey";
 import { useI18n } from "@/shared/i18n";
 import { useOrg } from "@/shared/session";
@@ -24,7 +24,7 @@ interface Draft {
   deployments: readonly string[];
 }
 
-export function CreateKeyDialog({ onClose, onCreated }: { onClose: () => void; onCreated: (key: ApiKey) => void }) {
+export function CreateKeyDialog({ onClose, onCreated }: { onClose: () => void; onCreated: (key: IssuedKey) => void }) {
   const { t } = useI18n();
   const { slug, can } = useOrg();
   const client = useQueryClient();

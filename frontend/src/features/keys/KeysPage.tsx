@@ -3,7 +3,7 @@ import { useState } from "react";
 import { api } from "@/shared/api/api";
 import { keys } from "@/shared/api/cache";
 import { serverNow } from "@/shared/api/client";
-import type { ApiKey } from "@/shared/api/types";
+import type { ApiKey, IssuedKey } from "@/shared/api/types";
 import { dateTime, relative } from "@/shared/format/time";
 import { useI18n } from "@/shared/i18n";
 import { usePolling } from "@/shared/live/LiveProvider";
@@ -34,7 +34,7 @@ export default function KeysPage() {
   const { org, can } = useOrg();
   const query = useKeys();
   const [creating, setCreating] = useState(false);
-  const [created, setCreated] = useState<ApiKey | null>(null);
+  const [created, setCreated] = useState<IssuedKey | null>(null);
   const [revoking, setRevoking] = useState<ApiKey | null>(null);
   const [changes, setChanges] = useState<Record<string, number>>({}); // key id → change that revoked it, to be followed
   const create = can("keys.create") ? <Button kind="primary" onClick={() => setCreating(true)}>{t("keys.create")}</Button> : null;
@@ -58,8 +58,7 @@ export default function KeysPage() {
           onRevoked={(key) => {
             setRevoking(null);
             if (created?.id === key.id) setCreated(null);
-            const change = key.change?.id;
-            if (change !== undefined) setChanges((now) => ({ ...now, [key.id]: change }));
+            setChanges((now) => ({ ...now, [key.id]: key.change.id }));
           }}
         />
       ) : null}

@@ -2,7 +2,7 @@ import { useMutation, useQueryClient } from "@tanstack/react-query";
 import { useState } from "react";
 import { api } from "@/shared/api/api";
 import { keys } from "@/shared/api/cache";
-import type { ApiKey } from "@/shared/api/types";
+import type { ApiKey, ChangedKey } from "@/shared/api/types";
 import { useI18n } from "@/shared/i18n";
 import { useOrg } from "@/shared/session";
 import { Button } from "@/shared/ui/Button";
@@ -11,7 +11,7 @@ import { ErrorNotice } from "@/shared/ui/ErrorNotice";
 import { Input } from "@/shared/ui/Field";
 import { useToast } from "@/shared/ui/Toasts";
 
-export function RevokeDialog({ apiKey, onClose, onRevoked }: { apiKey: ApiKey; onClose: () => void; onRevoked: (key: ApiKey) => void }) {
+export function RevokeDialog({ apiKey, onClose, onRevoked }: { apiKey: ApiKey; onClose: () => void; onRevoked: (key: ChangedKey) => void }) {
   const { t } = useI18n();
   const { slug } = useOrg();
   const client = useQueryClient();

@@ -2,7 +2,7 @@ import { useMutation, useQueryClient } from "@tanstack/react-query";
 import { type SubmitEvent, useState } from "react";
 import { api } from "@/shared/api/api";
 import { keys } from "@/shared/api/cache";
-import type { Invitation, Role } from "@/shared/api/types";
+import type { IssuedInvitation, Role } from "@/shared/api/types";
 import { useIdempotencyKey } from "@/shared/api/useIdempotencyKey";
 import { useI18n } from "@/shared/i18n";
 import { useOrg } from "@/shared/session";
@@ -13,7 +13,7 @@ import { Input, Select } from "@/shared/ui/Field";
 
 export const ROLES: readonly Role[] = ["owner", "admin", "developer", "billing", "viewer"];
 
-export function InviteDialog({ onClose, onInvited }: { onClose: () => void; onInvited: (invitation: Invitation) => void }) {
+export function InviteDialog({ onClose, onInvited }: { onClose: () => void; onInvited: (invitation: IssuedInvitation) => void }) {
   const { t } = useI18n();
   const { slug } = useOrg();
   const client = useQueryClient();

@@ -2,7 +2,7 @@ import { useMutation, useQuery, useQueryClient } from "@tanstack/react-query";
 import { useState } from "react";
 import { api } from "@/shared/api/api";
 import { keys } from "@/shared/api/cache";
-import type { Invitation, Member, Role } from "@/shared/api/types";
+import type { IssuedInvitation, Member, Role } from "@/shared/api/types";
 import { dateTime } from "@/shared/format/time";
 import { useI18n } from "@/shared/i18n";
 import { useOrg } from "@/shared/session";
@@ -22,7 +22,7 @@ export default function MembersPage() {
   const { org, slug, can } = useOrg();
   const members = useQuery({ queryKey: keys.members(slug), queryFn: () => api.members(slug) });
   const [inviting, setInviting] = useState(false);
-  const [issued, setIssued] = useState<Invitation | null>(null);
+  const [issued, setIssued] = useState<IssuedInvitation | null>(null);
   const write = can("members.write");
   return (
     <Page title={t("members.title")} scope={org.name} lead={t("members.lead")} actions={write ? <Button kind="primary" onClick={() => setInviting(true)}>{t("members.invite")}</Button> : null}>
@@ -30,7 +30,7 @@ export default function MembersPage() {
         <Notice tone="ok" title={t("members.inviteLink")}>
           <div className="stack">
             <p>{t("members.inviteLink.text", { email: issued.email })}</p>
-            <CodeBlock label={t("members.inviteLink")} code={issued.url ?? ""} wrap />
+            <CodeBlock label={t("members.inviteLink")} code={issued.url} wrap />
             <div>
               <Button onClick={() => setIssued(null)}>{t("common.close")}</Button>
             </div>

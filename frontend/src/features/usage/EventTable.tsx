@@ -7,19 +7,26 @@ import { useI18n } from "@/shared/i18n";
 import { useOrg } from "@/shared/session";
 import { Empty } from "@/shared/ui/Page";
 import { Paged } from "@/shared/ui/Paged";
+import type { Column } from "@/shared/ui/Table";
 
-interface Props {
-  query: UseInfiniteQueryResult<InfiniteData<Page<UsageEvent>>>;
+/** What is gone has no name any more; the start of its id still tells two apart. */
+export function nameOf({ id, name }: { id: string; name: string | null }): string {
+  return name ?? `${id.slice(0, 8)}…`;
+}
+
+interface Props<E extends UsageEvent> {
+  query: UseInfiniteQueryResult<InfiniteData<Page<E>>>;
+  extra?: readonly Column<E>[];
   caption: string;
   zone: string;
   currency: string;
 }
 
 /** Requests, one a row; never their content, which Berth does not have. */
-export function EventTable({ query, caption, zone, currency }: Props) {
+export function EventTable<E extends UsageEvent>({ query, caption, zone, currency, extra = [] }: Props<E>) {
   const { t, locale, lookup } = useI18n();
   const { can } = useOrg();
-  const money = can("billing.read") ? [{ head: t("usage.cost"), end: true, cell: (event: UsageEvent) => (typeof event.amount === "string" ? exactMoney(event.amount, currency) : "–") }] : [];
+  const money = can("billing.read") ? [{ head: t("usage.cost"), end: true, cell: (event: E) => (typeof event.amount === "string" ? exactMoney(event.amount, currency) : "–") }] : [];
   return (
     <div className="stack">
       <p className="small muted">{t("usage.noContent")}</p>
@@ -30,8 +37,8 @@ export function EventTable({ query, caption, zone, currency }: Props) {
         rowKey={(event) => event.id}
         columns={[
           { head: t("usage.when"), cell: (event) => <span className="num">{dateTime(event.accepted_at, locale, zone)}</span> },
-          { head: t("usage.deployment"), cell: (event) => event.deployment.name },
-          { head: t("usage.key"), cell: (event) => event.key.name },
+          { head: t("usage.deployment"), cell: (event) => nameOf(event.deployment) },
+          { head: t("usage.key"), cell: (event) => nameOf(event.key) },
           { head: t("usage.endpoint"), cell: (event) => <code>{event.endpoint}</code> },
           { head: t("usage.outcome"), cell: (event) => `${lookup(`outcome.${event.outcome}`) ?? event.outcome} (${event.status})` },
           { head: t("usage.input"), end: true, cell: (event) => count(event.prompt_tokens, locale) },
@@ -39,6 +46,7 @@ export function EventTable({ query, caption, zone, currency }: Props) {
           { head: t("usage.output"), end: true, cell: (event) => count(event.completion_tokens, locale) },
           { head: t("usage.ttft"), end: true, cell: (event) => duration(event.first_token_ms) },
           { head: t("usage.duration"), end: true, cell: (event) => duration(event.duration_ms) },
+          ...extra,
           ...money,
         ]}
       />

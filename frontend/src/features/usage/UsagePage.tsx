@@ -16,7 +16,7 @@ import { Loaded } from "@/shared/ui/Loaded";
 import { Empty, Page } from "@/shared/ui/Page";
 import { type Column, Table } from "@/shared/ui/Table";
 import { EventTable } from "./EventTable";
-import { interval, isRange, type Range, RANGES } from "./ranges";
+import { filterFor, interval, isRange, type Range, RANGES } from "./ranges";
 import { useOrganisation, useUsage } from "./useUsage";
 
 const GROUPS = ["deployment", "key", "day", "hour", "outcome"] as const;
@@ -152,7 +152,7 @@ function Events({ view, group, zone }: { view: View; group: string; zone: string
   const label = view.label ?? group;
   const events = useInfiniteQuery({
     queryKey: keys.usage(slug, "events", view.range, view.groupBy, group, zone),
-    queryFn: ({ pageParam }) => api.usageEvents(slug, { ...filterFor(view.groupBy, group, interval(view.range, serverNow(), zone)), cursor: pageParam }),
+    queryFn: ({ pageParam }) => api.usageEvents(slug, { ...filterFor(view.groupBy, group, interval(view.range, serverNow(), zone), zone), cursor: pageParam }),
     initialPageParam: undefined as string | undefined,
     getNextPageParam: (page) => page.next ?? undefined,
   });
@@ -165,10 +165,4 @@ function Events({ view, group, zone }: { view: View; group: string; zone: string
       <EventTable query={events} caption={t("usage.events.of", { label })} zone={zone} currency={me.currency} />
     </section>
   );
-}
-
-/** The filter that gives exactly a group's requests. Days and hours are keyed by the instant at which they begin. */
-export function filterFor(groupBy: UsageGroupBy, group: string, whole: { from: string; to: string }): Record<string, string> {
-  if (groupBy === "deployment" || groupBy === "key" || groupBy === "outcome") return { ...whole, [groupBy]: group };
-  return whole;
 }

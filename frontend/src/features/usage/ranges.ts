@@ -1,5 +1,8 @@
 /** Ranges of whole days in the organisation's reporting zone, as half-open intervals of instants. Pure. */
+import type { UsageGroupBy } from "@/shared/api/types";
 import { addDays, dayIn, startOfDay } from "@/shared/format/time";
+
+const HOUR_MS = 3_600_000;
 
 export const RANGES = ["today", "7d", "30d", "month", "lastMonth"] as const;
 export type Range = (typeof RANGES)[number];
@@ -25,4 +28,16 @@ export function interval(range: Range, now: number, zone: string): { from: strin
 
 function nextMonth(first: string): string {
   return `${addDays(first, 31).slice(0, 7)}-01`;
+}
+
+/** The filter that gives exactly a group's requests. Days are keyed by their date in the organisation's zone, hours by their first instant. */
+export function filterFor(groupBy: UsageGroupBy, group: string, whole: { from: string; to: string }, zone: string): Record<string, string> {
+  switch (groupBy) {
+    case "day":
+      return { from: startOfDay(group, zone).toISOString(), to: startOfDay(addDays(group, 1), zone).toISOString() };
+    case "hour":
+      return { from: group, to: new Date(Date.parse(group) + HOUR_MS).toISOString() };
+    default:
+      return { ...whole, [groupBy]: group };
+  }
 }

@@ -8,13 +8,13 @@ const AUTH = "/auth/browser/v1";
 
 export const api = {
   me: () => request<T.Me>("GET", "/me"),
-  updateMe: (body: { name?: string; language?: string }) => request<T.Me>("PATCH", "/me", { body }),
+  updateMe: (body: { name?: string; language?: T.Me["language"] }) => request<T.Me>("PATCH", "/me", { body }),
   signIn: (email: string, password: string) => request<unknown>("POST", `${AUTH}/auth/login`, { body: { email, password } }),
   signOut: () => request<unknown>("DELETE", `${AUTH}/auth/session`),
   changePassword: (current_password: string, new_password: string) =>
     request<unknown>("POST", `${AUTH}/account/password/change`, { body: { current_password, new_password } }),
   acceptInvitation: (body: { token: string; password?: string; name?: string }) =>
-    request<{ org: { slug: string } }>("POST", "/invitations/accept", { body }),
+    request<T.Accepted>("POST", "/invitations/accept", { body }),
 
   org: (slug: string) => request<T.Organisation>("GET", org(slug)),
   members: (slug: string) => request<T.Page<T.Member>>("GET", org(slug, "/members"), { query: { limit: 200 } }),
@@ -22,13 +22,13 @@ export const api = {
   removeMember: (slug: string, id: string) => request<unknown>("DELETE", org(slug, `/members/${id}`)),
   invitations: (slug: string) => request<T.Page<T.Invitation>>("GET", org(slug, "/invitations"), { query: { limit: 200 } }),
   invite: (slug: string, body: { email: string; role: T.Role }, idempotencyKey: string) =>
-    request<T.Invitation>("POST", org(slug, "/invitations"), { body, idempotencyKey }),
+    request<T.IssuedInvitation>("POST", org(slug, "/invitations"), { body, idempotencyKey }),
   withdrawInvitation: (slug: string, id: string) => request<unknown>("DELETE", org(slug, `/invitations/${id}`)),
 
   keys: (slug: string, cursor?: string) => request<T.Page<T.ApiKey>>("GET", org(slug, "/keys"), { query: { cursor } }),
   createKey: (slug: string, body: T.CreateKey, idempotencyKey: string) =>
-    request<T.ApiKey>("POST", org(slug, "/keys"), { body, idempotencyKey }),
-  revokeKey: (slug: string, id: string) => request<T.ApiKey>("POST", org(slug, `/keys/${id}/revoke`)),
+    request<T.IssuedKey>("POST", org(slug, "/keys"), { body, idempotencyKey }),
+  revokeKey: (slug: string, id: string) => request<T.ChangedKey>("POST", org(slug, `/keys/${id}/revoke`)),
   playgroundKey: (slug: string) => request<T.PlaygroundKey>("POST", org(slug, "/playground-key")),
   change: (slug: string, id: number) => request<T.ChangeProgress>("GET", org(slug, "/gateways"), { query: { change: id } }),
 
@@ -42,7 +42,7 @@ export const api = {
   deployment: (slug: string, name: string) => request<T.Deployment>("GET", deployment(slug, name)),
   deploy: (slug: string, body: T.DeployRequest, idempotencyKey: string) =>
     request<T.Deployment>("POST", org(slug, "/deployments"), { body, idempotencyKey }),
-  updateDeployment: (slug: string, name: string, body: { needs?: T.Needs; pins?: T.Pins; replicas?: number }) =>
+  updateDeployment: (slug: string, name: string, body: T.DeploymentChange) =>
     request<T.Deployment>("PATCH", deployment(slug, name), { body }),
   deleteDeployment: (slug: string, name: string) => request<unknown>("DELETE", deployment(slug, name)),
   pause: (slug: string, name: string) => request<T.Deployment>("POST", deployment(slug, name, "/pause")),
@@ -57,5 +57,5 @@ export const api = {
   statements: (slug: string) => request<T.Page<T.StatementSummary>>("GET", org(slug, "/statements")),
   statement: (slug: string, period: string) => request<T.Statement>("GET", org(slug, `/statements/${period}`)),
   lineEvents: (slug: string, period: string, line: string, cursor?: string) =>
-    request<T.Page<T.UsageEvent>>("GET", org(slug, `/statements/${period}/lines/${encodeURIComponent(line)}/events`), { query: { cursor } }),
+    request<T.Page<T.LineEvent>>("GET", org(slug, `/statements/${period}/lines/${encodeURIComponent(line)}/events`), { query: { cursor } }),
 };

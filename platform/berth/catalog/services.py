@@ -18,6 +18,7 @@ from berth.catalog.models import Artefact, ArtefactFile, Model, ModelVersion
 from berth.catalog.store import digest_of, store
 from berth.orgs.models import Organisation, User
 from berth.web.errors import ApiError, Forbidden
+from berth.web.events import publish_event
 
 NAME_FORM: Final = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
 _FILE_FORM: Final = re.compile(r"[A-Za-z0-9._-]{1,128}")
@@ -138,4 +139,5 @@ def _record(
     ArtefactFile.objects.for_org(org).create(
         org=org, artefact=artefact, name=intake.name, role="weights", size=intake.size, sha256=intake.sha256
     )
+    publish_event(org.pk, "models", name, version.number, {"kind": "version_added", "version": version.number})
     return version

@@ -14,7 +14,14 @@ LAUNCH_SECONDS: Final = 5.0  # within which a started replica says its first wor
 
 # Trying again does not help: the files, the model or the machine have to change first.
 PERMANENT: Final = frozenset(
-    {"checksum_mismatch", "file_missing", "bad_spec", "model_unreadable", "engine_missing", "engine_too_old"}
+    {
+        "checksum_mismatch",
+        "model_unreadable",
+        "shards_unnamed",
+        "engine_missing",
+        "engine_too_old",
+        "settings_not_effective",
+    }
 )
 
 

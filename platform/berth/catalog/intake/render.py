@@ -15,9 +15,10 @@ from datetime import UTC, datetime
 from typing import Any, Final, NoReturn
 
 from jinja2 import TemplateError, TemplateSyntaxError, nodes
+from jinja2.exceptions import SecurityError
 from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
-from jinja2.sandbox import ImmutableSandboxedEnvironment, SecurityError
+from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 MEMORY: Final = 512 << 20  # bytes
 SECONDS: Final = 2  # of processor time
@@ -114,9 +115,10 @@ def judged(source: str) -> dict[str, Any]:
 
 def forbidden(tree: nodes.Template) -> int | None:
     """The first line that loads something else, or names what only Python's innards are called."""
-    loads = tree.find((nodes.Import, nodes.FromImport, nodes.Include, nodes.Extends))
-    if loads is not None:
-        return int(loads.lineno)
+    for kind in (nodes.Import, nodes.FromImport, nodes.Include, nodes.Extends):
+        loads = tree.find(kind)
+        if loads is not None:
+            return int(loads.lineno)
     for node in tree.find_all((nodes.Getattr, nodes.Const, nodes.Name)):
         name = getattr(node, "attr", None) or getattr(node, "value", None) or getattr(node, "name", None)
         if isinstance(name, str) and name.startswith("__") and name.endswith("__"):

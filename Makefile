@@ -80,11 +80,14 @@ $(VENV)/.stamp-uv: requirements/bootstrap.txt | $(VENV)/bin/python
 	@$(PY) -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r requirements/bootstrap.txt
 	@touch $@
 
+# All packages come ready made but one, the gateway's HTTP parser, which is compiled here. Without a compiler the gateway reads in Python.
 $(VENV)/.stamp-run: $(RUN_PARTS:%=requirements/%.txt) $(VENV)/.stamp-uv
-	@if ! $(PY) -c 'import gunicorn_h1c' 2>/dev/null && ! command -v $${CC:-cc} >/dev/null 2>&1; then \
-		echo "One package (gunicorn-h1c, the gateway's HTTP parser) is compiled here and there is no C compiler. On Debian and Ubuntu run: apt-get install gcc libc6-dev" >&2; exit 1; fi
 	@echo "Packages of the platform, the engine and the sample model (a minute or two the first time)"
-	@$(INSTALL) $(RUN_PARTS:%=-r requirements/%.txt)
+	@awk '/^[A-Za-z]/ { compiled = /^gunicorn-h1c==/ } !compiled' requirements/gateway.txt > $(VENV)/gateway-ready.txt
+	@awk '/^[A-Za-z]/ { compiled = /^gunicorn-h1c==/ } compiled' requirements/gateway.txt > $(VENV)/gateway-compiled.txt
+	@$(INSTALL) $(patsubst %,-r requirements/%.txt,$(filter-out gateway,$(RUN_PARTS))) -r $(VENV)/gateway-ready.txt
+	@if ! ($(INSTALL) -r $(VENV)/gateway-compiled.txt) 2> $(VENV)/compile.log; then \
+		echo "The gateway's HTTP parser could not be compiled here (see $(VENV)/compile.log): the gateway uses its own, slower one."; fi
 	@$(PY) -c 'import pathlib, sysconfig; pathlib.Path(sysconfig.get_path("purelib"), "berth-source.pth").write_text("$(CURDIR)/platform\n$(CURDIR)/runtime\n")'
 	@touch $@
 

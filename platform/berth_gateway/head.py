@@ -1,6 +1,6 @@
 """HTTP/1.1 heads, read and written. Bytes only, no sockets.
 
-Reading is picohttpparser's (gunicorn-h1c), which refuses bare LF, folded lines, blanks before the colon, control
+Reading is picohttpparser's (gunicorn-h1c, or `plain` where that could not be compiled), which refuses bare LF, folded lines, blanks before the colon, control
 characters, two lengths, a length beside chunked, and anything but HTTP/1.0 and 1.1; what it lets pass and we do not is here.
 """
 
@@ -10,8 +10,12 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from gunicorn_h1c import IncompleteError, LimitRequestHeaders, parse_request_fast, parse_response
-from gunicorn_h1c._parser_fast import IncompleteError as IncompleteRequest
+try:
+    from gunicorn_h1c import IncompleteError, LimitRequestHeaders, parse_request_fast, parse_response
+    from gunicorn_h1c._parser_fast import IncompleteError as IncompleteRequest
+except ImportError:  # it is compiled at installation, which needs a C compiler
+    from berth_gateway.plain import IncompleteError, LimitRequestHeaders, parse_request_fast, parse_response
+    from berth_gateway.plain import IncompleteError as IncompleteRequest
 
 from berth_gateway.errors import REASONS
 

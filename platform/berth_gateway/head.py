@@ -1,7 +1,8 @@
 """HTTP/1.1 heads, read and written. Bytes only, no sockets.
 
-Reading is picohttpparser's (gunicorn-h1c, or `plain` where that could not be compiled), which refuses bare LF, folded lines, blanks before the colon, control
-characters, two lengths, a length beside chunked, and anything but HTTP/1.0 and 1.1; what it lets pass and we do not is here.
+Reading is picohttpparser's (gunicorn-h1c, or `plain` where that could not be compiled), which refuses bare LF, folded lines,
+blanks before the colon, control characters, two lengths, a length beside chunked, and anything but HTTP/1.0 and 1.1; what it lets
+pass and we do not is here.
 """
 
 from __future__ import annotations

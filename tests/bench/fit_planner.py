@@ -40,7 +40,7 @@ class Path3(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> Path3:
-        return cls(*text.split("."))
+        return cls(*text.split(".", 2))
 
     def get(self, sections: Sections) -> float:
         value = sections[self.section][self.name]

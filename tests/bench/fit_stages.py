@@ -50,7 +50,8 @@ STAGES = (
         "tensorrt_llm", ("tensorrt_llm",), SPEED,
         _of("tensorrt_llm", "weights_efficiency.hbm weights_efficiency.gddr kv_efficiency.hbm kv_efficiency.gddr decode_mfu.fp8 decode_mfu.fp4"
             " layer_us step_us sequence_us expert_layer_us collective_us collective_growth collective_pcie link_efficiency prefill_mfu.fp8"
-            " prefill_mfu.fp4 prefill_mfu.gddr-fp4 attention_mfu prefill_collectives expert_mfu reserved_output stage_us"),
+            " prefill_mfu.fp4 prefill_mfu.gddr-fp4 attention_mfu prefill_collectives expert_mfu reserved_output stage_us prefill_blocking overlap"
+            " expert_decode max_sequences"),
         sources=("AIC", "TRTA"),
     ),
     Stage(
@@ -61,29 +62,43 @@ STAGES = (
     Stage(
         "vllm_v0", ("vllm_v0",), SPEED,
         _of("vllm_v0", "weights_efficiency.hbm weights_efficiency.gddr weights_efficiency.hbm-unpacked weights_efficiency.gddr-unpacked layer_us"
-            " step_us collective_us collective_pcie"),
+            " step_us collective_us collective_pcie attention_mfu"),
     ),
     Stage(
         "sglang", ("sglang",), SPEED,
-        _of("sglang", "weights_efficiency.hbm weights_efficiency.hbm-unpacked layer_us step_us expert_layer_us collective_us"),
+        _of("sglang", "weights_efficiency.h20 weights_efficiency.h20-unpacked layer_us step_us expert_layer_us.default expert_layer_us.unpacked"
+            " collective_us"),
     ),
     Stage(
         "llamacpp", ("llamacpp", "llamacpp_vulkan"), SPEED,
-        _of("llamacpp", "weights_efficiency.hbm weights_efficiency.gddr weights_efficiency.apple weights_efficiency.amd-gddr"
-            " weights_efficiency.unified weights_efficiency.cpu weights_efficiency.cpu-server"
-            " weights_efficiency.cpu-small weights_efficiency.cpu-old weights_efficiency.cpu-riscv kv_efficiency layer_us split_us")
+        _of("llamacpp", "weights_efficiency.hbm-cc8 weights_efficiency.hbm-cc9 weights_efficiency.gddr weights_efficiency.gddr-cc8.6"
+            " weights_efficiency.gddr-cc8.9 weights_efficiency.gddr-cc7.5 weights_efficiency.apple weights_efficiency.amd-gddr"
+            " weights_efficiency.unified weights_efficiency.cpu weights_efficiency.cpu-server weights_efficiency.cpu-small"
+            " weights_efficiency.cpu-old weights_efficiency.cpu-riscv decode_mfu.apple-unpacked kv_efficiency layer_us split_us")
         + _of("llamacpp_vulkan", "weights_efficiency.gddr weights_efficiency.amd-gddr weights_efficiency.intel-gddr layer_us"),
     ),
     Stage(
-        "llamacpp_prefill", ("llamacpp",), PREFILL,
-        _of("llamacpp", "prefill_mfu.hbm prefill_mfu.gddr prefill_mfu.apple prefill_layer_us"),
+        "llamacpp_v0", ("llamacpp_v0",), SPEED,
+        _of("llamacpp_v0", "weights_efficiency.gddr weights_efficiency.hbm weights_efficiency.gddr-unpacked weights_efficiency.hbm-unpacked"
+            " layer_us collective_us"),
     ),
-    Stage("transformers", ("transformers",), SPEED, _of("transformers", "weights_efficiency.hbm weights_efficiency.hbm-unpacked layer_us step_us")),
+    Stage(
+        "llamacpp_prefill", ("llamacpp",), PREFILL,
+        _of("llamacpp", "prefill_mfu.hbm-cc8 prefill_mfu.hbm-cc9 prefill_mfu.gddr prefill_mfu.gddr-full prefill_mfu.apple prefill_layer_us"
+            " attention_mfu.gddr split_prefill"),
+    ),
+    Stage(
+        "tensorrt_llm_mlperf", ("tensorrt_llm",), ("mlperf_offline_output_tok_s",),
+        _of("tensorrt_llm_mlperf", "prefill_mfu.fp8 decode_mfu.fp8"), sources=("MLP",),
+    ),
+    Stage("transformers", ("transformers", "transformers_v0"), SPEED, _of("transformers", "weights_efficiency.hbm weights_efficiency.hbm-unpacked layer_us step_us")),
     Stage("autoawq", ("autoawq",), SPEED, _of("autoawq", "weights_efficiency.gddr-unpacked layer_us kv_efficiency decode_mfu split_us")),
+    Stage("autoawq_gemv", ("autoawq_gemv",), SPEED, _of("autoawq_gemv", "weights_efficiency.default layer_us decode_mfu")),
+    Stage("autoawq_gemv_prefill", ("autoawq_gemv",), PREFILL, _of("autoawq_gemv", "prefill_mfu.default")),
     Stage("autoawq_prefill", ("autoawq",), PREFILL, _of("autoawq", "prefill_mfu.gddr prefill_layer_us")),
     Stage("autoawq_ipex", ("autoawq_ipex",), SPEED, _of("autoawq_ipex", "weights_efficiency.cpu-server kv_efficiency layer_us")),
     Stage("exllama", ("exllama",), SPEED, _of("exllama", "weights_efficiency.gddr weights_efficiency.hbm layer_us")),
-    Stage("exllamav2", ("exllamav2",), SPEED, _of("exllamav2", "weights_efficiency.gddr layer_us step_us")),
+    Stage("exllamav2", ("exllamav2",), SPEED, _of("exllamav2", "weights_efficiency.gddr-cc8.6 weights_efficiency.gddr-cc8.9 layer_us step_us")),
     Stage("mlc", ("mlc",), SPEED, _of("mlc", "weights_efficiency.gddr weights_efficiency.hbm layer_us collective_us")),
     Stage("onnxruntime", ("onnxruntime",), PREFILL, _of("onnxruntime", "prefill_mfu.fp16 prefill_layer_us")),
     Stage("pytorch", ("pytorch",), PREFILL, _of("pytorch", "prefill_mfu.fp16 prefill_layer_us")),

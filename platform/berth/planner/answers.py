@@ -32,13 +32,7 @@ class Unanswerable(Exception):
     """The reason is the message; it groups points, so it names no numbers."""
 
 
-class Asked(msgspec.Struct, frozen=True):
-    """A measurement with everything that was looked up for it."""
-
-    point: Measurement
-    model: ModelFacts
-    scheme: Scheme
-    engine: str
+SPLITTING: Final = ("llamacpp", "llamacpp_vulkan", "ollama", "transformers", "autoawq", "autoawq_gemv", "exllama", "exllamav2")
 
 
 def model_of(point: Measurement) -> ModelFacts:
@@ -54,10 +48,10 @@ def model_of(point: Measurement) -> ModelFacts:
 def scheme_of(point: Measurement, model: ModelFacts) -> Scheme:
     engine = point.engine
     name = point.quant
-    if (not name or name.lower().startswith("native")) and engine not in ("llamacpp", "ollama", "llamacpp_vulkan"):
+    if (not name or name.lower().startswith("native")) and not engine.startswith(("llamacpp", "ollama")):
         told = re.search(r"nvfp4|fp8|w8a8|w4a16|awq|gptq|mxfp4|int8|int4", point.model.lower())
         name = told.group(0) if told else name
-    found = scheme(name, engine=engine.removesuffix("_vulkan"), native=model.native_quantization)
+    found = scheme(name, engine=engine.removesuffix("_vulkan").removesuffix("_v0"), native=model.native_quantization)
     if found is None:
         raise Unanswerable(f"the weight format {point.quant} is not known")
     return found
@@ -67,6 +61,8 @@ def gpu_of(point: Measurement) -> Gpu:
     found = gpu_by_name(point.gpu) if point.gpu else None
     if found is None:
         raise Unanswerable(f"the hardware is not known ({point.gpu or 'not stated'})")
+    if found.link == "nvlink" and re.search(r"no NVLink|PCIe", point.quote):
+        found = msgspec.structs.replace(found, link="pcie4", link_bandwidth=24e9)
     if told := re.search(r"(\d+)\s?GB", point.gpu):
         stated = int(told.group(1)) * 10**9
         if stated != found.memory:
@@ -84,8 +80,10 @@ def placement_of(point: Measurement, sections: Sections = None) -> Placement:
     if not engine:
         raise Unanswerable(f"the engine is not known ({point.runtime or 'not stated'})")
     chosen, gpu = scheme_of(point, model), gpu_of(point)
-    if engine.startswith("llamacpp") and point.tensor_parallel in (None, 1):
+    if engine.removesuffix("_v0").removesuffix("_late") in SPLITTING and engine != "llamacpp_v0" and point.tensor_parallel in (None, 1):
         tensor, split = 1, point.gpus
+    elif engine == "llamacpp_v0":
+        tensor, split = point.gpus, 1  # llama.cpp split every matrix by rows then
     else:
         tensor, split = point.tensor_parallel or point.gpus, 1
     pipeline = 1

@@ -1,1 +1,123 @@
-"""x"""
+"""Answers about memory: sizes of files and weights, key-value pools, what a process uses, and whether it fits at all."""
+
+from __future__ import annotations
+
+import re
+
+from berth.planner.answers import Answer, Sections, Unanswerable, answers, model_of, placement_of, scheme_of
+from berth.planner.hardware import GIB
+from berth.planner.measurements import Measurement
+from berth.planner.placement import Placement, kv_token_bytes
+from berth.planner.pool import Limits, activations, cache_tokens, kv_pool, parts, sequence_tokens, vllm_limits
+from berth.planner.resident import resident
+from berth.planner.weights import weights
+
+_UNITS = {"bytes": 1.0, "KB": 1e3, "MB": 1e6, "GB": 1e9, "KiB": 1024.0, "MiB": 1024.0**2, "GiB": 1024.0**3, "TB": 1e12}
+_METADATA_BYTES = 60  # of a GGUF header for each entry of the vocabulary: the token, its score and its merges
+
+
+def _in_unit(size: float, unit: str) -> float:
+    if unit not in _UNITS:
+        raise Unanswerable(f"the unit {unit} is not one of memory")
+    return size / _UNITS[unit]
+
+
+@answers("gguf_file_size", "file_size", "model_file_size")
+def _file_size(point: Measurement, sections: Sections) -> Answer:
+    model = model_of(point)
+    size = weights(model, scheme_of(point, model)).total + _METADATA_BYTES * model.vocabulary
+    return Answer(_in_unit(size, point.unit), assumed=model.assumed)
+
+
+@answers("bits_per_weight")
+def _bits(point: Measurement, sections: Sections) -> Answer:
+    model = model_of(point)
+    return Answer(weights(model, scheme_of(point, model)).total * 8.0 / (model.parameters - model.tower_parameters), assumed=model.assumed)
+
+
+def _utilisation(point: Measurement, place: Placement) -> float:
+    told = re.search(r"utili[sz]ation[ =]+(0\.\d+|1\.0)", point.quote)
+    return float(told.group(1)) if told else place.value("memory_share")
+
+
+def _limits(point: Measurement, place: Placement) -> Limits:
+    """The trial run never has more sequences than told."""
+    limits = vllm_limits(place.gpu)
+    told = re.search(r"max[-_]num[-_]seqs[ =]+(\d+)", point.quote)
+    return Limits(int(told.group(1)), limits.batched_tokens) if told else limits
+
+
+@answers("weight_memory_per_gpu")
+def _weights(point: Measurement, sections: Sections) -> Answer:
+    place = placement_of(point, sections)
+    return Answer(_in_unit(parts(place, _limits(point, place)).weights, point.unit), assumed=place.model.assumed)
+
+
+@answers("activation_peak_per_gpu")
+def _activations(point: Measurement, sections: Sections) -> Answer:
+    place = placement_of(point, sections)
+    return Answer(_in_unit(activations(place, _limits(point, place)), point.unit))
+
+
+@answers("cuda_graph_memory_per_gpu")
+def _graphs(point: Measurement, sections: Sections) -> Answer:
+    place = placement_of(point, sections)
+    return Answer(_in_unit(place.value("graph_gib") * GIB, point.unit))
+
+
+def _pool(point: Measurement, place: Placement) -> int:
+    pool = kv_pool(place, _limits(point, place), _utilisation(point, place))
+    if pool <= 0:
+        raise Unanswerable("by the planner's own estimate the model does not fit there")
+    return pool
+
+
+@answers("kv_cache_memory_per_gpu")
+def _kv_memory(point: Measurement, sections: Sections) -> Answer:
+    place = placement_of(point, sections)
+    return Answer(_in_unit(_pool(point, place), point.unit))
+
+
+@answers("kv_cache_capacity")
+def _kv_capacity(point: Measurement, sections: Sections) -> Answer:
+    place = placement_of(point, sections)
+    return Answer(float(cache_tokens(place, _pool(point, place))))
+
+
+@answers("max_concurrency_at_max_model_len")
+def _max_concurrency(point: Measurement, sections: Sections) -> Answer:
+    place = placement_of(point, sections)
+    told = re.search(r"max[-_ ]model[-_ ]len[ =]+(\d+)", point.quote)
+    length = int(told.group(1)) if told else point.input
+    if not length:
+        raise Unanswerable("the point does not say the length of a sequence")
+    limits = _limits(point, place)
+    return Answer(cache_tokens(place, _pool(point, place)) / sequence_tokens(place, length, limits.batched_tokens))
+
+
+@answers("kv_bytes_per_token")
+def _kv_token(point: Measurement, sections: Sections) -> Answer:
+    model = model_of(point)
+    return Answer(_in_unit(kv_token_bytes(model, scheme_of(point, model).kv_bits), point.unit))
+
+
+def _used(point: Measurement, sections: Sections) -> tuple[float, Placement]:
+    place = placement_of(point, sections)
+    length = (point.input or 0) + (point.output or 0)
+    batch = point.concurrency or 1
+    return resident(place, batch=batch, prompt=point.input or 0, length=length or 2048), place
+
+
+@answers("gpu_memory_used")
+def _memory_used(point: Measurement, sections: Sections) -> Answer:
+    used, _ = _used(point, sections)
+    # What these pages call GB and MB is what PyTorch prints: divided by 1024.
+    return Answer(used / {"GB": 1024.0**3, "MB": 1024.0**2}.get(point.unit, _UNITS.get(point.unit, 1.0)))
+
+
+@answers("fits")
+def _fits(point: Measurement, sections: Sections) -> Answer:
+    used, place = _used(point, sections)
+    return Answer(1.0 if used / place.devices <= place.gpu.usable else 0.0)
+
+

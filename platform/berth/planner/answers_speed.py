@@ -11,7 +11,7 @@ from berth.planner.measurements import Measurement
 from berth.planner.placement import Placement, kv_read_bytes
 from berth.planner.pool import cache_tokens, kv_pool, vllm_limits
 from berth.planner.serving import Load, Steady, steady
-from berth.planner.step import decode_step, prefill
+from berth.planner.step import decode_step, prefill, prefill_work
 
 MLPERF_LENGTHS = {  # mean prompt and reply tokens of the benchmark's data sets (MLPerf Inference v5 rules)
     "llama-2-70b": (294, 283),
@@ -56,7 +56,8 @@ def _prompt_step(point: Measurement, sections: Sections) -> Answer:
 
 def _batched_prefill(place: Placement, prompt: float, batch: float) -> float:
     alone = prefill(place, prompt)
-    return alone if batch == 1 else prefill(place, prompt * batch) - (prefill(place, prompt * batch) - batch * alone) * 0.0
+    fixed = prefill(place, prompt) - prefill_work(place, prompt)
+    return alone if batch == 1 else max(batch * prefill_work(place, prompt) + min(fixed, alone), alone)
 
 
 @answers("output_tok_s_total", "output_tok_s", "output_tok_s_per_gpu")
@@ -71,7 +72,7 @@ def _throughput(point: Measurement, sections: Sections) -> Answer:
 
 @answers("mlperf_offline_output_tok_s", "mlperf_server_output_tok_s", "mlperf_interactive_output_tok_s")
 def _mlperf(point: Measurement, sections: Sections) -> Answer:
-    place = placement_of(point, sections)
+    place = placement_of(msgspec.structs.replace(point, runtime="TensorRT-LLM MLPerf"), sections)
     text = point.quote.lower() + " " + point.model.lower()
     lengths = next((value for key, value in MLPERF_LENGTHS.items() if key in text.replace("llama2", "llama-2")), None)
     if lengths is None:
@@ -145,9 +146,10 @@ def loaded(place: Placement, point: Measurement, load: Load) -> Steady:
     pool = kv_pool(place, limits, float(told.group(1)) if told else place.value("memory_share"))
     if pool <= 0:
         raise Unanswerable("by the planner's own estimate the model does not fit there")
-    most = limits.sequences if place.engine.startswith("vllm") else 2048
-    return steady(place, load, cache_tokens=cache_tokens(place, pool) * _replicas(place), max_sequences=most)
-
-
-def _replicas(place: Placement) -> float:
-    return 1.0 if place.attention_replicas == 1 else float(place.attention_replicas)
+    most = limits.sequences if place.engine.startswith("vllm") else int(place.value("max_sequences"))
+    found = steady(place, load, cache_tokens=cache_tokens(place, pool), max_sequences=most)
+    if place.model.experts and place.tensor_parallel > 1 and place.engine.startswith("tensorrt_llm") and point.unlimited:
+        spread = msgspec.structs.replace(place, attention_replicas=place.tensor_parallel)
+        other = steady(spread, load, cache_tokens=cache_tokens(spread, pool), max_sequences=most)
+        found = max(found, other, key=lambda one: one.throughput)
+    return found

@@ -27,6 +27,7 @@ class Gpu(msgspec.Struct, frozen=True):
     capability: float  # NVIDIA compute capability; 0: not NVIDIA
     link: str
     link_bandwidth: float  # bytes a second, each way
+    halved: bool = False  # a consumer card, whose tensor cores accumulate in FP32 at half the rate
 
     def peak(self, kind: str) -> float:
         """The rate for an element type; what the hardware lacks is computed in half precision."""
@@ -92,4 +93,5 @@ def _read(row: Mapping[str, str]) -> Gpu:
         capability=float(row["cc"]),
         link=row["link"],
         link_bandwidth=float(row["link_gbs"]) * 1e9,
+        halved=row["source"] == "nv-gf" or row["key"] == "a10g",
     )

@@ -102,7 +102,7 @@ def _whole(text: str) -> int | None:
 
 
 _ENGINES: Final = (
-    ("tensorrt", "tensorrt_llm"), ("vulkan", "llamacpp_vulkan"), ("llama.cpp", "llamacpp"), ("llama-cpp", "llamacpp"),
+    ("mlperf", "tensorrt_llm_mlperf"), ("tensorrt", "tensorrt_llm"), ("vulkan", "llamacpp_vulkan"), ("llama.cpp", "llamacpp"), ("llama-cpp", "llamacpp"),
     ("llama-server", "llamacpp"), ("ollama", "ollama"), ("vllm", "vllm"), ("sglang", "sglang"), ("ipex", "autoawq_ipex"),
     ("autoawq", "autoawq"), ("transformers", "transformers"), ("exllamav2", "exllamav2"), ("exllama", "exllama"), ("mlc", "mlc"),
     ("onnx", "onnxruntime"), ("pytorch", "pytorch"), ("tgi", "vllm"), ("lmdeploy", "vllm"), ("text generation inference", "vllm"),
@@ -113,14 +113,28 @@ def engine_key(runtime: str, version: str) -> str:
     """The section of the coefficients: an engine's name, and for those that were rewritten the generation. Empty: not known."""
     text = runtime.lower()
     name = next((key for pattern, key in _ENGINES if pattern in text), "")
-    if name in ("vllm", "tensorrt_llm") and _old(name, version):
+    if name in ("vllm", "tensorrt_llm", "llamacpp") and _old(name, version):
         return f"{name}_v0"
+    if name == "transformers":
+        return name + _transformers_generation(version)
+    if name == "autoawq" and version.upper() == "GEMV":
+        return "autoawq_gemv"
     return name
 
 
+def _transformers_generation(version: str) -> str:
+    """How its cache grows: by copies until 4.40 or so; from 4.50 the pages report memory without the prefill's peak."""
+    match = re.match(r"v?4\.(\d+)", version.strip())
+    if match is None or int(match.group(1)) < 40:
+        return "_v0"
+    return "_late" if int(match.group(1)) >= 50 else ""
+
+
 def _old(name: str, version: str) -> bool:
-    """Before the rewrite: vLLM's V1 engine (0.8), TensorRT-LLM 0.10."""
-    if version.strip() in ("2023", "2024"):
+    """Before the rewrite: vLLM's V1 engine (0.8), TensorRT-LLM 0.10, llama.cpp's split by layers (2024)."""
+    if version.strip().endswith("2023"):
         return True
+    if name == "llamacpp":
+        return False
     match = re.match(r"v?0\.(\d+)", version.strip())
     return bool(match) and int(match.group(1)) < (8 if name == "vllm" else 10)

@@ -46,8 +46,15 @@ class Placement(msgspec.Struct, frozen=True, dict=True):
     @cached_property
     def _kinds(self) -> tuple[str, ...]:
         kind = self.gpu.kind
-        packed = (f"{kind}-unpacked",) if self.scheme.unpacked else ()
-        return (self.gpu.key, *packed, f"{kind}-{self.compute}", kind, self.compute)
+        suffixes = [f"cc{self.gpu.capability:g}"] if self.gpu.capability else []
+        if self.gpu.vendor == "nvidia" and not self.gpu.halved:
+            suffixes.append("full")
+        if self.scheme.unpacked:
+            suffixes.insert(0, "unpacked")
+        suffixes.append(self.compute)
+        names = [f"{stem}-{suffix}" for stem in (self.gpu.key, kind) for suffix in suffixes]
+        packed = ("unpacked",) if self.scheme.unpacked else ()
+        return (self.gpu.key, *names, kind, *packed, self.compute)
 
     @cached_property
     def _values(self) -> Callable[[str], float]:

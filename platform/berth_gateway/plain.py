@@ -1,7 +1,7 @@
 """Reads HTTP/1.1 heads in plain Python: what gunicorn-h1c does, for machines that could not compile it.
 
-The same names and the same answers, about eight times slower (12 µs a request). It accepts no head that the compiled reader refuses: every doubt is a
-refusal. A property test holds the two together.
+The same names and the same answers, about eight times slower (12 µs a request). It accepts no head that the compiled reader
+refuses: every doubt is a refusal. A property test holds the two together.
 """
 
 from __future__ import annotations

@@ -180,7 +180,8 @@ class Outcome(StrEnum):
     UPSTREAM_ERROR = "upstream_error"  # the replica refused, broke off or was unreachable
     REJECTED = "rejected"  # the replica found the request wrong (400): never billed
     TIMEOUT = "timeout"
-    INTERRUPTED = "interrupted"  # the gateway itself was killed; settled from its spool at the next start
+    # The gateway ended it: it was killed (settled from its spool at the next start), stopped, or the key was revoked meanwhile.
+    INTERRUPTED = "interrupted"
 
 
 class CountedBy(StrEnum):

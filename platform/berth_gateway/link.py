@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any
 
 import msgspec
 from redis.asyncio import Redis
@@ -41,16 +42,18 @@ class Link:
         self._shipper = Shipper(gateway, usage_key)
         self._changed = asyncio.Event()
         self._report_now = asyncio.Event()
+        self.asked_once = asyncio.Event()  # Valkey was asked for the snapshot, whatever it said
         self._refused: object = None  # (epoch, version) that was judged and refused
 
-    async def run(self) -> None:
-        """All tasks, until cancelled."""
-        async with asyncio.TaskGroup() as group:
-            group.create_task(self._keep_on("snapshot", self._watch))
-            group.create_task(self._keep_on("listen", self._listen))
-            group.create_task(self._keep_on("report", self._report))
-            group.create_task(self._keep_on("usage", self._ship))
-            group.create_task(self._sync())
+    def jobs(self) -> list[Coroutine[Any, Any, None]]:
+        """What has to run, each until cancelled."""
+        return [
+            self._keep_on("snapshot", self._watch),
+            self._keep_on("listen", self._listen),
+            self._keep_on("report", self._report),
+            self._keep_on("usage", self._ship),
+            self._sync(),
+        ]
 
     async def close(self) -> None:
         """Says good-bye: the last usage, and no more sign of life."""
@@ -75,6 +78,7 @@ class Link:
                 if not lost:
                     self._gateway.log.error("valkey_lost", reason=job, error=type(fault).__name__)
                 lost = True
+                self.asked_once.set()
             else:
                 lost = False
             if self._gateway.now() - started > LONGEST_PAUSE:
@@ -86,6 +90,7 @@ class Link:
         while True:
             self._changed.clear()
             await self._poll()
+            self.asked_once.set()
             try:
                 async with asyncio.timeout(POLL_SECONDS):
                     await self._changed.wait()

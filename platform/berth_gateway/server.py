@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import logging
 import signal
 import socket
 from collections.abc import Callable
+from typing import Any
 
 import uvloop
 
@@ -18,6 +21,7 @@ from berth_gateway.spool import Spool, SpoolError
 
 BACKLOG = 2048
 TICK_SECONDS = 0.25
+FIRST_ANSWER_SECONDS = 2.0
 
 
 def run(config: Config) -> None:
@@ -80,6 +84,7 @@ def _socket(address: str, port: int, *, reuse_port: bool) -> socket.socket:
 async def _serve(gateway: Gateway, sockets: list[socket.socket], usage_key: bytes) -> None:
     loop = asyncio.get_running_loop()
     gateway.dial = Dialer(loop)
+    _quieten(loop, gateway)
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
@@ -87,7 +92,11 @@ async def _serve(gateway: Gateway, sockets: list[socket.socket], usage_key: byte
     if verdict is not None:
         gateway.log.info("snapshot_loaded", reason=verdict)
     link = Link(gateway, usage_key)
-    work = [loop.create_task(link.run()), loop.create_task(_tick(gateway))]
+    work = [loop.create_task(job) for job in (*link.jobs(), _tick(gateway))]
+    # Nobody is judged by the copy on disk before Valkey was asked whether it is still the newest.
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(FIRST_ANSWER_SECONDS):
+            await link.asked_once.wait()
     makers: list[Callable[[], ClientEdge]] = [lambda: ClientEdge(gateway), lambda: ClientEdge(gateway, admin=True)]
     servers = [
         await loop.create_server(make, sock=sock, backlog=BACKLOG) for make, sock in zip(makers, sockets, strict=False)
@@ -100,14 +109,32 @@ async def _serve(gateway: Gateway, sockets: list[socket.socket], usage_key: byte
     for server in servers:
         server.close()
     await _drain(gateway)
-    for task in [stopping, *work]:
-        task.cancel()
-    await asyncio.gather(stopping, *work, return_exceptions=True)
+    await _end([stopping, *work])
     gateway.spool.sync()
     await link.close()
     gateway.log.info("stopped", gateway=gateway.config.name)
     for task in done:
         task.result()
+
+
+def _quieten(loop: asyncio.AbstractEventLoop, gateway: Gateway) -> None:
+    """Faults become log lines of our form: an exception's text may quote what a client sent."""
+
+    def report(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        gateway.log.error("loop_fault", error=type(context.get("exception")).__name__)
+
+    loop.set_exception_handler(report)
+    logging.getLogger("asyncio").propagate = False
+    logging.getLogger("asyncio").addHandler(logging.NullHandler())
+
+
+async def _end(tasks: list[asyncio.Task[Any]]) -> None:
+    """Cancels until they have ended: a client library may swallow a cancellation that meets the end of an answer."""
+    while tasks:
+        for task in tasks:
+            task.cancel()
+        _, left = await asyncio.wait(tasks, timeout=0.2)
+        tasks = list(left)
 
 
 async def _tick(gateway: Gateway) -> None:

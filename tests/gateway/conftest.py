@@ -36,6 +36,7 @@ def gateway(tmp_path: Path, world: World, valkey_server: Valkey) -> Iterator[Gat
     process = GatewayProcess(tmp_path, world, valkey_server.url).start()
     yield process
     process.kill()
+    process.check_log()
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import http.client
 import json
@@ -326,10 +327,8 @@ class Engine:
         self._open.clear()
 
     def stop(self) -> None:
-        try:
+        with contextlib.suppress(OSError):
             self._server.shutdown(socket.SHUT_RDWR)
-        except OSError:
-            pass
         self._server.close()
         self.drop_connections()
 
@@ -367,6 +366,11 @@ class GatewayProcess:
 
     def log(self) -> list[dict[str, Any]]:
         return [json.loads(line) for line in self.log_file.read_text().splitlines() if line.startswith("{")]
+
+    def check_log(self) -> None:
+        """Nothing but lines of the one form, and no fault of the gateway's own."""
+        lines = self.log_file.read_text().splitlines()
+        assert [line for line in lines if not line.startswith("{") or '"loop_fault"' in line] == []
 
     def start(self, ready: str = "/readyz") -> GatewayProcess:
         with self.log_file.open("ab") as log:

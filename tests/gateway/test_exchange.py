@@ -10,9 +10,20 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from berth_gateway.contract import CountedBy, Outcome
+from berth_gateway.records import OPEN, SETTLED, read_records
 from berth_gateway.spool import SpoolFull
-from tests.gateway.core import Core, answers, whole_answer
-from tests.gateway.harness import HEAD, chat_chunk, chat_events, chunked, event, plain, raw_post, timings
+from tests.gateway.core import Core, Wire, answers, whole_answer
+from tests.gateway.harness import (
+    HEAD,
+    chat_chunk,
+    chat_events,
+    chunked,
+    completion_events,
+    event,
+    plain,
+    raw_post,
+    timings,
+)
 
 WORDS = ["one ", "two ", "three"]
 
@@ -213,7 +224,7 @@ def test_an_end_without_done_but_with_finish_reasons_is_a_whole_answer(core: Cor
 @pytest.mark.parametrize("stream", [True, False])
 @pytest.mark.parametrize("chunks", [0, 1, 2, 3])
 def test_a_client_that_leaves_pays_for_what_was_produced(core: Core, stream: bool, chunks: int) -> None:
-    client, wire = core.ask(stream=stream)
+    client, _ = core.ask(stream=stream)
     core.engine.send(HEAD + b"".join(map(piece, chat_events(WORDS)[: chunks + 1])))
     client.lost()
     assert core.engine.wire.aborted, "the engine stops at once"
@@ -230,8 +241,6 @@ def test_a_client_that_leaves_while_the_engine_is_dialled(core: Core) -> None:
     core.gateway.dial = waiting.append
     client, _ = core.ask()
     client.lost()
-    from tests.gateway.core import Wire
-
     wire = Wire()
     waiting[0].opened(wire)
     assert wire.aborted
@@ -418,8 +427,6 @@ def test_an_http_1_0_client_gets_a_stream_without_chunks_and_the_end(core: Core)
     client, wire = core.client()
     body = core.gateway.encode({"model": "acme/model", "prompt": "x", "stream": True})
     client.received(raw_post("/v1/completions", body, core.world.token, version="1.0"))
-    from tests.gateway.harness import completion_events
-
     core.engine.send(HEAD + chunked(*completion_events(WORDS)))
     (answer,) = answers(wire.out)
     assert "transfer-encoding" not in answer.headers
@@ -444,8 +451,6 @@ def test_a_request_that_cannot_be_recorded_is_refused_and_not_sent(core: Core) -
 
 
 def test_the_record_is_written_before_the_request_and_the_end_before_the_last_bytes(core: Core, tmp_path: Path) -> None:
-    from berth_gateway.records import OPEN, SETTLED, read_records
-
     def kinds() -> list[int]:
         return [
             kind for file in sorted(tmp_path.glob("*.spool")) for kind, _ in read_records(file, file.stat().st_size)
@@ -466,8 +471,6 @@ def test_progress_of_running_streams_is_recorded(core: Core, tmp_path: Path) -> 
     core.ask(stream=True)
     core.engine.send(HEAD + b"".join(map(piece, chat_events(WORDS)[:3])))
     core.pass_time(1.1)
-    from berth_gateway.records import read_records
-
     (file,) = tmp_path.glob("*.spool")
     last = list(read_records(file, file.stat().st_size))[-1][1]
     assert (last.outcome, last.completion_tokens, last.prompt_tokens) == (Outcome.INTERRUPTED, 2, 11)

@@ -1,0 +1,190 @@
+"""A worker's share of a rate limit or of a concurrency limit. Pure; the caller brings the clock (seconds, monotonic).
+
+Valkey sets units aside for a worker ahead of their use, so that whatever all workers together use and hold never exceeds the
+limit. A pool answers from what it holds; when that is too little and it knows that nothing is left, it refuses at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import Enum, auto
+from typing import NamedTuple
+
+from berth_gateway.window import Window, slot_of
+
+KNOWN_SECONDS = 0.25  # how long "nothing is left" is believed before it is asked again
+TELL_SECONDS = 0.25  # how long uses and what is given back may wait to be told
+IDLE_SECONDS = 0.5  # after so long without demand, what is held is given back
+RENEW_SECONDS = 2.0  # seats are renewed so often; Valkey forgets a silent worker's after ten seconds
+
+
+class Kind(Enum):
+    """What a pool counts, as clients are told."""
+
+    REQUESTS = "requests"
+    TOKENS = "tokens"
+    SEATS = "seats"  # requests running at one moment
+
+
+class Answer(Enum):
+    YES = auto()
+    NO = auto()
+    ASK = auto()  # Valkey may have more
+
+
+class PoolAsk(NamedTuple):
+    """What is sent. `uses` are pairs of (slots ago, units)."""
+
+    keep: int
+    need: int
+    want: int
+    uses: tuple[tuple[int, int], ...]
+
+
+class PoolReply(NamedTuple):
+    """What comes back: units set aside, units left for others, milliseconds until what was missing comes back, workers at it."""
+
+    granted: int
+    free: int
+    back_ms: int
+    active: int
+
+
+class Pool:
+    """One limit of one subject in one worker."""
+
+    def __init__(self, subject: str, kind: Kind, limit: int) -> None:
+        self.subject = subject  # "key:<id>", "member:<id>", "org:<id>", "deployment:<id>"
+        self.kind = kind
+        self.limit = limit
+        self.name = f"{kind.value}:{subject}"
+        self.held = 0  # set aside for this worker; of seats, those in use included
+        self.in_use = 0  # seats that running requests sit on
+        self.own = Window()
+        self.free = limit  # what Valkey had left when it was last heard
+        self.heard_at = float("-inf")
+        self.back_at = 0.0  # when what was missing comes back
+        self.active = 1  # workers that used this limit lately
+        self._uses: dict[int, int] = {}  # by slot, not told yet
+        self._untold_since = float("inf")
+        self._demand = 0  # units since the last tick
+        self._pace = 0  # units in a tick, lately
+        self._demanded_at = float("-inf")
+        self._sent: dict[int, int] = {}
+
+    # What requests ask
+
+    @property
+    def spare(self) -> int:
+        return self.held - self.in_use
+
+    def check(self, units: int, now: float, *, connected: bool, workers: int) -> Answer:
+        """Whether `units` may be used now. Nothing is changed."""
+        if not connected:
+            return self._check_alone(units, now, workers)
+        if self.spare >= units:
+            return Answer.YES
+        recent = now - self.heard_at < KNOWN_SECONDS
+        if recent and self.free + self.spare < units and now < self.back_at:
+            return Answer.NO
+        return Answer.ASK
+
+    def _check_alone(self, units: int, now: float, workers: int) -> Answer:
+        """Valkey is away: each worker goes on with its fair share of the limit, at least one request."""
+        others = max(self.active, 1) if self.heard_at > float("-inf") else max(workers, 1)
+        share = max(self.limit // others, min(units, self.limit))
+        used = self.in_use if self.kind is Kind.SEATS else self.own.expire(slot_of(now))
+        return Answer.YES if used + units <= share or units <= self.spare else Answer.NO
+
+    def take(self, units: int, now: float) -> int:
+        """Uses `units`; returns the slot, which `give_back` asks for."""
+        slot = slot_of(now)
+        self._demand += units
+        self._demanded_at = now
+        if self.kind is Kind.SEATS:
+            self.in_use += units
+            self.held = max(self.held, self.in_use)
+            return slot
+        self.held = max(0, self.held - units)
+        self._note(slot, units, now)
+        return slot
+
+    def give_back(self, slot: int, units: int, now: float) -> None:
+        """Corrects what was taken in `slot`: `units` were not used after all; below 0: more were."""
+        if self.kind is Kind.SEATS:
+            self.in_use -= units
+        elif units:
+            self._note(slot, -units, now)
+
+    def _note(self, slot: int, units: int, now: float) -> None:
+        self.own.add(slot, units)
+        self._uses[slot] = self._uses.get(slot, 0) + units
+        self._untold_since = min(self._untold_since, now)
+
+    def remaining(self, now: float, *, connected: bool) -> int:
+        """What is left of the limit, as well as this worker knows."""
+        if self.kind is Kind.SEATS:
+            return max(0, self.limit - self.in_use)
+        own = self.limit - self.own.expire(slot_of(now))
+        return max(0, min(own, self.free + self.held) if connected and self.heard_at > float("-inf") else own)
+
+    def wait_seconds(self, units: int, now: float) -> float:
+        """How long until `units` may fit."""
+        if self.kind is Kind.SEATS:
+            return 1.0
+        if self.back_at > now:
+            return self.back_at - now
+        return max(self.own.until_free(slot_of(now), units, self.limit), 0.1)
+
+    # What goes to Valkey and comes back
+
+    def tick(self, now: float) -> bool:
+        """Every tenth of a second. Whether there is something to tell, to give back or to fetch ahead."""
+        self._pace = max(self._demand, (self._pace * 7) // 8)
+        self._demand = 0
+        self.own.expire(slot_of(now))
+        if now - self._untold_since > TELL_SECONDS:
+            return True
+        if self.kind is Kind.SEATS and self.held and now - self.heard_at > RENEW_SECONDS:
+            return True
+        if self.spare > self._ahead(now):
+            return now - self._demanded_at > IDLE_SECONDS
+        roomy = self.free > 4 * self.active * max(self._pace, 1)
+        return roomy and self._pace > 0 and self.spare < self._ahead(now) // 2
+
+    @property
+    def idle(self) -> bool:
+        """Nothing is held, used or to be told: the pool may be forgotten."""
+        return not (self.held or self.in_use or self._uses or self._sent or self.own.used)
+
+    def _ahead(self, now: float) -> int:
+        """Units to hold ahead of their use: what the next quarter of a second will probably ask for."""
+        return 0 if now - self._demanded_at > IDLE_SECONDS else (self._pace * 5) // 2
+
+    def ask(self, waiting: Sequence[int], now: float) -> PoolAsk:
+        """What to send for requests that wait for these units. From here on only what is kept may be used."""
+        ahead = self._ahead(now)
+        need = max(0, sum(waiting) - self.spare)
+        kept = self.spare if waiting else min(self.spare, ahead)
+        self.held = self.in_use + kept
+        slot = slot_of(now)
+        self._sent, self._uses = self._uses, {}
+        self._untold_since = float("inf")
+        uses = tuple((max(0, slot - each), units) for each, units in self._sent.items() if units)
+        return PoolAsk(self.held, need, need + max(0, ahead - kept), uses)
+
+    def answered(self, reply: PoolReply, now: float) -> None:
+        self._sent = {}
+        self.held += reply.granted
+        self.free = max(0, reply.free)
+        self.active = max(1, reply.active)
+        self.heard_at = now
+        self.back_at = now + reply.back_ms / 1000 if reply.back_ms else 0.0
+
+    def unanswered(self, now: float) -> None:
+        """Nobody knows whether it arrived: it is told again, at worst counted twice."""
+        for slot, units in self._sent.items():
+            self._uses[slot] = self._uses.get(slot, 0) + units
+        if self._sent:
+            self._untold_since = now
+        self._sent = {}

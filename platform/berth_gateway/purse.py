@@ -1,0 +1,135 @@
+"""A worker's share of a budget in one period. Pure; amounts are whole 10^-12 of the currency, time in monotonic seconds.
+
+`claim` is what Valkey has set aside for this worker from the beginning of the period, what it spent included. The sum of all
+workers' claims never exceeds the limit, and a worker promises no more than its claim: so the sum of what is spent does not either.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from berth_gateway.contract import Budget, Period
+from berth_gateway.pools import Answer
+
+LEASE_SECONDS = 20.0  # a worker that has not been heard for so long uses nothing that is not in use already
+MARGIN_SECONDS = 2.0  # it stops this much earlier than others stop counting on it
+RENEW_SECONDS = 5.0
+KNOWN_SECONDS = 0.25
+MOST_NEEDS = 64  # requests asked for in one message
+STEP_SHARE = 8  # money is fetched ahead only while more than so many times the pace of all workers is left
+
+
+class PurseAsk(NamedTuple):
+    """`keep`: the claim without what is given back; `all`: with it. `needs`: worst costs of waiting requests, each granted whole or
+    not at all. `ahead`: what this worker likes to hold in advance; `more`: what it would have to be given for that."""
+
+    keep: int
+    all: int
+    needs: tuple[int, ...]
+    ahead: int
+    more: int
+
+
+class PurseReply(NamedTuple):
+    claim: int
+    left: int
+    roomy: bool  # enough is left for fetching ahead
+
+
+class Purse:
+    def __init__(self, budget: Budget, period: Period) -> None:
+        self.budget = budget
+        self.period = period
+        self.limit = budget.limit_pico
+        self.claim = 0
+        self.spent = 0
+        self.reserved = 0
+        self.left = 0  # what nobody had claimed when Valkey was last heard
+        self.joined = False  # what this worker spent before it knew the budget is known
+        self.joining = False
+        self.roomy = False
+        self.heard_at = float("-inf")
+        self.wait_until = float("-inf")  # Valkey grants nothing before, because it lost what it knew
+        self._demand = 0
+        self._pace = 0
+
+    @property
+    def name(self) -> str:
+        return f"{self.budget.budget_id}:{self.period.name}"
+
+    @property
+    def free(self) -> int:
+        return self.claim - self.spent - self.reserved
+
+    # What requests ask
+
+    def usable(self, now: float) -> bool:
+        """Whether the lease may be used: the worker has joined and has been heard lately."""
+        return self.joined and now - self.heard_at < LEASE_SECONDS - MARGIN_SECONDS
+
+    def check(self, cost: int, now: float) -> Answer:
+        """Whether a request of at most this cost may go. NO: the budget is used up. ASK: more may be had, or nothing is known."""
+        if not cost:
+            return Answer.YES
+        if self.usable(now):
+            if self.free >= cost:
+                return Answer.YES
+            if now - self.heard_at < KNOWN_SECONDS and self.left + max(0, self.free) < cost and now >= self.wait_until:
+                return Answer.NO
+        return Answer.ASK
+
+    def reserve(self, cost: int) -> None:
+        self.reserved += cost
+        self._demand += cost
+
+    def settle(self, reserved: int, cost: int) -> None:
+        """The end of a request for which `reserved` was set aside (0: it began before this budget was known)."""
+        self.reserved -= reserved
+        self.spent += cost
+
+    # What goes to Valkey and comes back
+
+    def tick(self, now: float) -> bool:
+        """Every tenth of a second. Whether there is something to give back, fetch ahead or renew."""
+        self._pace = max(self._demand, (self._pace * 7) // 8)
+        self._demand = 0
+        if not self.joined:
+            return False
+        if now - self.heard_at > RENEW_SECONDS or self.free < 0:
+            return True
+        if now < self.wait_until:
+            return False  # nothing can be had, so nothing is given back
+        if not self.roomy:
+            return self.free > 0
+        return self.free > 4 * self._ahead + 1 or self.free < self._ahead // 2
+
+    @property
+    def _ahead(self) -> int:
+        return self._pace * 10  # a second's
+
+    def ask(self, waiting: Sequence[int]) -> PurseAsk:
+        """What to send. From here on only what is kept may be used, so that a lost answer does no harm."""
+        ahead = self._ahead
+        spare = max(0, self.free)
+        kept = min(spare, ahead) if self.roomy and not waiting else 0
+        self.claim = self.spent + self.reserved + kept
+        return PurseAsk(self.claim, self.claim - kept + spare, tuple(waiting[:MOST_NEEDS]), ahead, max(0, ahead - kept))
+
+    def answered(self, reply: PurseReply, now: float) -> None:
+        self.claim = reply.claim
+        self.left = max(0, reply.left)
+        self.roomy = reply.roomy
+        self.heard_at = now
+        self.wait_until = float("-inf")
+
+    def told_to_wait(self, claim: int, seconds: float, now: float) -> None:
+        """Valkey has lost what it knew and waits for all workers to say what they hold. What is held stays good."""
+        self.claim = claim
+        self.heard_at = now
+        self.left = 0
+        self.roomy = False
+        self.wait_until = now + seconds
+
+    def over(self, wall: float) -> bool:
+        return wall >= self.period.ends_at and not self.reserved

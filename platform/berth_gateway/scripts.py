@@ -1,0 +1,152 @@
+"""What runs inside Valkey, where nothing comes in between: one script for shares of limits, one for claims on budgets.
+
+Amounts of money are 64-bit integers and Lua's numbers are not: they are only ever added by HINCRBY, and a sum is only looked at for
+its sign, which is exact.
+"""
+
+# KEYS: hash of slots, hash of workers. ARGV: worker, kind, limit, keep, need, want, then pairs of (slots ago, units used).
+# Answers {granted, free, milliseconds until what was missing comes back, workers}.
+SHARE = """
+local WINDOW, DEAD_MS, FORGET_MS = 601, 10000, 60000
+local slots, workers = KEYS[1], KEYS[2]
+local worker, seats = ARGV[1], ARGV[2] == 'seats'
+local limit, keep, need, want = tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[6])
+local time = redis.call('TIME')
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
+local slot = math.floor(now / 100)
+local known = redis.call('HMGET', slots, 'sum', 'old')
+local sum, old = tonumber(known[1] or '0'), tonumber(known[2] or slot)
+
+local function used(at, units)
+  if at + WINDOW > slot then
+    redis.call('HINCRBY', slots, at, units)
+    sum = sum + units
+    if at < old then old = at end
+  end
+end
+
+for i = 7, #ARGV, 2 do used(slot - tonumber(ARGV[i]), tonumber(ARGV[i + 1])) end
+
+local held, active = 0, 1
+local all = redis.call('HGETALL', workers)
+for i = 1, #all, 2 do
+  if all[i] ~= worker then
+    local units, seen = string.match(all[i + 1], '(%d+) (%d+)')
+    units, seen = tonumber(units), tonumber(seen)
+    if units > 0 and now - seen > DEAD_MS then
+      if not seats then used(math.floor(seen / 100), units) end
+      redis.call('HSET', workers, all[i], '0 ' .. seen)
+      units = 0
+    end
+    if now - seen > FORGET_MS then redis.call('HDEL', workers, all[i]) else active = active + 1 end
+    held = held + units
+  end
+end
+
+while old + WINDOW <= slot do
+  local gone = redis.call('HGET', slots, old)
+  if gone then
+    sum = sum - gone
+    redis.call('HDEL', slots, old)
+  end
+  old = old + 1
+end
+
+local free = limit - sum - held - keep
+local grant = 0
+if free > 0 then
+  grant = math.min(need, free)
+  grant = grant + math.min(want - need, math.floor((free - grant) / (2 * active)))
+end
+local back, missing = 0, need - grant
+if missing > 0 then
+  back = 1000
+  missing = missing - math.max(0, free - grant)
+  local at = old
+  while at <= slot do
+    local units = redis.call('HGET', slots, at)
+    if units then missing = missing - units end
+    if missing <= 0 then
+      back = (at + WINDOW) * 100 - now
+      break
+    end
+    at = at + 1
+  end
+end
+redis.call('HSET', slots, 'sum', sum, 'old', old)
+redis.call('HSET', workers, worker, (keep + grant) .. ' ' .. now)
+redis.call('PEXPIRE', slots, 130000)
+redis.call('PEXPIRE', workers, 130000)
+return {grant, free - grant, back, active}
+"""
+
+# KEYS: the budget's hash. ARGV: worker, Valkey's run id, sequence, limit, snapshot ("epoch:version", sorts), keep, all, ahead, more,
+# settling ms, lease ms, then needs. Fields: limit, said, left, run, open_at, n; of each worker c: (claim), q: (sequence), r: (run).
+# Answers {'absent'} · {'stale', sequence} · {'wait', ms, claim} · {'ok', claim, left, 1 if roomy}.
+CLAIM = """
+local h, w, run, sequence, limit, said = KEYS[1], ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
+local keep, all, ahead, more = ARGV[6], ARGV[7], ARGV[8], ARGV[9]
+local settling, lease = tonumber(ARGV[10]), tonumber(ARGV[11])
+local f = redis.call('HMGET', h, 'limit', 'said', 'run', 'open_at', 'q:' .. w, 'c:' .. w)
+if not f[1] then return {'absent'} end
+if f[5] and tonumber(f[5]) >= tonumber(sequence) then return {'stale', f[5]} end
+if not f[5] then redis.call('HINCRBY', h, 'n', 1) end
+
+local function take(amount)
+  if amount == '0' then return 0 end
+  return redis.call('HINCRBY', h, 'left', '-' .. amount)
+end
+local function put(amount) redis.call('HINCRBY', h, 'left', amount) end
+
+if said > f[2] then
+  if limit ~= f[1] then
+    take(f[1])
+    put(limit)
+  end
+  redis.call('HSET', h, 'limit', limit, 'said', said)
+end
+local time = redis.call('TIME')
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
+local open_at = tonumber(f[4])
+if f[3] ~= run then
+  open_at = now + lease
+  redis.call('HSET', h, 'run', run, 'open_at', open_at)
+end
+put(f[6] or '0')
+redis.call('HSET', h, 'q:' .. w, sequence, 'r:' .. w, run)
+
+local open = now >= open_at
+if not open and now >= open_at - lease + settling then
+  open = true
+  local fields, confirmed, claims = redis.call('HGETALL', h), {}, {}
+  for i = 1, #fields, 2 do
+    local kind, name = string.sub(fields[i], 1, 2), string.sub(fields[i], 3)
+    if kind == 'r:' and fields[i + 1] == run then confirmed[name] = true end
+    if kind == 'c:' and fields[i + 1] ~= '0' then claims[name] = true end
+  end
+  for name in pairs(claims) do
+    if not confirmed[name] then open = false end
+  end
+end
+if not open then
+  take(all)
+  redis.call('HSET', h, 'c:' .. w, all)
+  return {'wait', math.min(open_at - now, 1000), all}
+end
+take(keep)
+redis.call('HSET', h, 'c:' .. w, keep)
+for i = 12, #ARGV do
+  if take(ARGV[i]) < 0 then put(ARGV[i]) else redis.call('HINCRBY', h, 'c:' .. w, ARGV[i]) end
+end
+local f2 = redis.call('HMGET', h, 'left', 'n')
+local roomy = 0
+if tonumber(f2[1]) > 8 * tonumber(f2[2]) * tonumber(ahead) then
+  roomy = 1
+  if more ~= '0' then
+    take(more)
+    redis.call('HINCRBY', h, 'c:' .. w, more)
+  end
+end
+local last = redis.call('HMGET', h, 'c:' .. w, 'left')
+return {'ok', last[1], last[2], roomy}
+"""

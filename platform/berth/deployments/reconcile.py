@@ -48,8 +48,9 @@ def reconcile(deployment_id: UUID, provider: Provider, clock: Clock = utc_now) -
         return None
     try:
         check_at = _look(deployment, provider, clock)
-    except ProviderUnavailable:
+    except ProviderUnavailable as away:
         log.warning("provider_unavailable", extra={"deployment_id": str(deployment_id), "provider": provider.name})
+        _explain(deployment, "provider_unavailable", str(away), clock())
         check_at = clock() + PROVIDER_PAUSE
     return lease.release(deployment, check_at, clock())
 
@@ -229,10 +230,18 @@ def _no_room(deployment: Deployment, replica: Replica, message: str, now: dateti
     if row is None:
         return
     replica.delete()
-    if not living(row).exists():
-        waiting = Decision((), State.QUEUED, "no_capacity", message[:400], now.timestamp(), row.failures)
-        if _write_state(row, waiting, now):
-            announce("routes")
+    state = State(row.state) if living(row).exists() else State.QUEUED
+    waiting = Decision((), state, "no_capacity", message[:400], now.timestamp(), row.failures)
+    if _write_state(row, waiting, now):
+        announce("routes")
+
+
+@transaction.atomic
+def _explain(deployment: Deployment, reason: str, message: str, now: datetime) -> None:
+    """Says why nothing moves. The next look that succeeds says something else."""
+    row = lease.locked(deployment)
+    if row is not None:
+        _write_state(row, Decision((), State(row.state), reason, message[:400], now.timestamp(), row.failures), now)
 
 
 @transaction.atomic

@@ -15,13 +15,16 @@ import psutil
 import pytest
 from django.conf import settings
 
-from berth.catalog.services import import_sample
+from berth.catalog.models import ArtefactFile
+from berth.catalog.services import import_path, import_sample
+from berth.catalog.store import store
 from berth.compute.providers.local import LocalProvider
 from berth.deployments.models import Deployment, Event, Replica
 from berth.deployments.reconcile import reconcile
 from berth.deployments.secrets import replica_secret
 from berth.deployments.services import deploy, pause
 from tests import make
+from tests.platform.catalog.gguf_bytes import File
 
 pytestmark = pytest.mark.django_db
 RUNTIME = Path(settings.PROJECT_DIR) / "runtime"
@@ -96,6 +99,31 @@ def test_deploy_answers_survives_kill_and_pauses(provider: LocalProvider) -> Non
     kinds = list(Event.objects.for_org(org).order_by("id").values_list("kind", flat=True))
     assert kinds[:2] == ["revision_created", "deployed"]
     assert "paused" in kinds
+
+
+@pytest.mark.threat("M7")
+def test_one_flipped_byte_in_the_store_and_the_engine_never_starts(provider: LocalProvider, tmp_path: Path) -> None:
+    org, operator = make.org(), make.user(operator=True)
+    file = tmp_path / "tiny.gguf"
+    file.write_bytes(File().packed())
+    import_path(org, operator, str(file), "tiny")
+    deployment = deploy(org, None, model="tiny", provider=provider)
+    digest = ArtefactFile.objects.for_org(org).get().sha256
+    kept = store().path(digest)
+    kept.chmod(0o600)
+    raw = bytearray(kept.read_bytes())
+    raw[-1] ^= 1
+    kept.write_bytes(raw)
+    for _ in range(300):
+        Deployment.objects.across_orgs("test").update(check_at=make.NOON)
+        reconcile(deployment.pk, provider)
+        deployment.refresh_from_db()
+        if deployment.state == "failed":
+            break
+        time.sleep(0.1)
+    assert (deployment.state, deployment.reason) == ("failed", "checksum_mismatch")
+    phases = Replica.objects.for_org(org).get().phases
+    assert "loading" not in [timing["phase"] for timing in phases]
 
 
 def _agent_pid(provider: LocalProvider, name: str) -> int:

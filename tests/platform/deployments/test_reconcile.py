@@ -190,7 +190,7 @@ def test_a_start_that_failed_in_between_is_repeated(provider: FakeProvider, cloc
     assert provider.starts == [f"{deployment.pk}-1-0-1"]
 
 
-def test_a_provider_that_is_away_changes_nothing(provider: FakeProvider, clock: Clock) -> None:
+def test_a_provider_that_is_away_changes_nothing_and_is_named(provider: FakeProvider, clock: Clock) -> None:
     deployment = queued()
     settle(deployment, provider, clock, State.READY)
     provider.unavailable = True
@@ -198,7 +198,10 @@ def test_a_provider_that_is_away_changes_nothing(provider: FakeProvider, clock: 
     again = reconcile(deployment.pk, provider, clock)
     assert again is not None
     assert again > clock()
-    assert row(deployment).state == State.READY
+    assert (row(deployment).state, row(deployment).reason) == (State.READY, "provider_unavailable")
+    provider.unavailable = False
+    look(deployment, provider, clock)
+    assert (row(deployment).state, row(deployment).reason) == (State.READY, "")
 
 
 def test_a_start_that_is_refused_counts_as_a_failure(provider: FakeProvider, clock: Clock) -> None:
@@ -242,6 +245,16 @@ def test_room_that_something_else_took_is_waited_for_without_leaving_rows(provid
     assert not Replica.objects.for_org(deployment.org_id).exists()
     provider.full = False
     settle(deployment, provider, clock, State.READY)
+
+
+def test_an_update_that_finds_no_room_says_so_and_the_old_serves(provider: FakeProvider, clock: Clock) -> None:
+    deployment = queued()
+    settle(deployment, provider, clock, State.READY)
+    provider.full = True
+    update(deployment, None, needs={"context_length": 512}, provider=provider)
+    look(deployment, provider, clock)
+    assert (row(deployment).state, row(deployment).reason) == (State.UPDATING, "no_capacity")
+    assert Replica.objects.for_org(deployment.org_id).get(ended_at=None).phase == "ready"
 
 
 def test_a_change_of_replicas_alone_restarts_nobody(provider: FakeProvider, clock: Clock) -> None:

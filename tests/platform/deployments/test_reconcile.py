@@ -1,13 +1,11 @@
-"""The reconciler on real tables with a scripted provider: leases, crashes in between, many at once, memory for all."""
+"""The reconciler on real tables with a scripted provider: leases, crashes in between, orders, updates."""
 
 from __future__ import annotations
 
-import threading
 from datetime import timedelta
 from typing import Any
 
 import pytest
-from django.db import connection
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -16,57 +14,16 @@ from berth.compute.provider import ProviderError, ProviderUnavailable
 from berth.compute.providers.fake import FakeProvider
 from berth.deployments import lease, sweep
 from berth.deployments.launching import memory_limit
-from berth.deployments.models import Deployment, Event, Replica, Revision, State
+from berth.deployments.models import Deployment, Event, Replica, State
 from berth.deployments.reconcile import reconcile
 from berth.deployments.secrets import replica_secret
 from berth.deployments.services import delete, pause, resume, update
 from berth.orgs.tenancy import new_id
 from berth.outbox.models import Change
-from tests import make
 from tests.platform.deployments.conftest import Clock
+from tests.platform.deployments.looks import due, look, queued, row, settle
 
 pytestmark = pytest.mark.django_db
-
-
-def row(deployment: Deployment) -> Deployment:
-    return Deployment.objects.for_org(deployment.org_id).get(pk=deployment.pk)
-
-
-def queued(organisation: Any = None, **fields: Any) -> Deployment:
-    """A deployment that nobody has looked at."""
-    made = make.deployment(organisation or make.org(), state=State.QUEUED, **fields)
-    Revision.objects.for_org(made.org_id).filter(deployment=made).update(tier="cpu-fake")
-    made.refresh_from_db()
-    return _due(made)
-
-
-def _due(deployment: Deployment) -> Deployment:
-    Deployment.objects.for_org(deployment.org_id).filter(pk=deployment.pk).update(
-        check_at=make.NOON - timedelta(days=1)
-    )
-    return deployment
-
-
-def look(deployment: Deployment, provider: FakeProvider, clock: Clock) -> None:
-    """One look, whether due or not."""
-    _due(deployment)
-    reconcile(deployment.pk, provider, clock)
-
-
-def settle(deployment: Deployment, provider: FakeProvider, clock: Clock, state: str) -> Deployment:
-    for _ in range(80):
-        look(deployment, provider, clock)
-        for replica in provider.observe_all():
-            if replica.alive and replica.phase is Phase.DRAINING:
-                provider.advance(replica.name, Phase.STOPPED)
-            elif replica.alive and replica.phase is not Phase.READY:
-                provider.ready(replica.name)
-        clock.forward(0.5)
-        if row(deployment).state == state and not Replica.objects.for_org(deployment.org_id).filter(
-            deployment=deployment, ended_at=None, phase="draining"
-        ):
-            return row(deployment)
-    raise AssertionError(f"still {row(deployment).state}: {row(deployment).message}")
 
 
 def test_from_queued_to_ready(provider: FakeProvider, clock: Clock) -> None:
@@ -136,7 +93,7 @@ def test_a_crash_is_seen_by_the_sweep_and_answered(provider: FakeProvider, clock
 def test_nobody_elses_lease_is_taken_and_an_expired_one_is(provider: FakeProvider, clock: Clock) -> None:
     deployment = queued()
     assert lease.claim(deployment.pk, clock()) is not None
-    _due(deployment)
+    due(deployment)
     assert reconcile(deployment.pk, provider, clock) is None
     assert provider.starts == []
     clock.forward(lease.LEASE.total_seconds() + 1)
@@ -153,7 +110,7 @@ class Thief:
 
     def observe(self, deployment_id: str) -> Any:
         self.clock.forward(lease.LEASE.total_seconds() + 1)
-        _due(self.deployment)
+        due(self.deployment)
         reconcile(self.deployment.pk, self.inner, self.clock)
         return self.inner.observe(deployment_id)
 
@@ -172,7 +129,7 @@ def test_who_lost_the_lease_writes_nothing_and_starts_nothing(provider: FakeProv
 def test_a_kick_during_a_look_is_not_lost(provider: FakeProvider, clock: Clock) -> None:
     deployment = queued()
     settle(deployment, provider, clock, State.READY)
-    _due(deployment)
+    due(deployment)
     held = lease.claim(deployment.pk, clock())
     assert held is not None
     pause(deployment, None)
@@ -194,7 +151,7 @@ def test_a_provider_that_is_away_changes_nothing_and_is_named(provider: FakeProv
     deployment = queued()
     settle(deployment, provider, clock, State.READY)
     provider.unavailable = True
-    _due(deployment)
+    due(deployment)
     again = reconcile(deployment.pk, provider, clock)
     assert again is not None
     assert again > clock()
@@ -218,45 +175,6 @@ def test_a_start_that_is_refused_counts_as_a_failure(provider: FakeProvider, clo
     settle(deployment, provider, clock, State.READY)
 
 
-def test_memory_is_shared_and_who_comes_later_waits(provider: FakeProvider, clock: Clock) -> None:
-    provider.memory_bytes = 4 << 30  # of which 3 GiB are for replicas
-    first = queued()
-    second = queued()
-    for deployment in (first, second):
-        Revision.objects.for_org(deployment.org_id).filter(deployment=deployment).update(memory=2 << 30)
-    settle(first, provider, clock, State.READY)
-    look(second, provider, clock)
-    waiting = row(second)
-    assert (waiting.state, waiting.reason) == (State.QUEUED, "no_capacity")
-    assert len(provider.starts) == 1
-    pause(first, None)
-    settle(first, provider, clock, State.PAUSED)
-    settle(second, provider, clock, State.READY)
-
-
-def test_room_that_something_else_took_is_waited_for_without_leaving_rows(provider: FakeProvider, clock: Clock) -> None:
-    deployment = queued()
-    provider.full = True
-    for _ in range(5):
-        look(deployment, provider, clock)
-        clock.forward(3)
-    waiting = row(deployment)
-    assert (waiting.state, waiting.reason, waiting.failures) == (State.QUEUED, "no_capacity", 0)
-    assert not Replica.objects.for_org(deployment.org_id).exists()
-    provider.full = False
-    settle(deployment, provider, clock, State.READY)
-
-
-def test_an_update_that_finds_no_room_says_so_and_the_old_serves(provider: FakeProvider, clock: Clock) -> None:
-    deployment = queued()
-    settle(deployment, provider, clock, State.READY)
-    provider.full = True
-    update(deployment, None, needs={"context_length": 512}, provider=provider)
-    look(deployment, provider, clock)
-    assert (row(deployment).state, row(deployment).reason) == (State.UPDATING, "no_capacity")
-    assert Replica.objects.for_org(deployment.org_id).get(ended_at=None).phase == "ready"
-
-
 def test_a_change_of_replicas_alone_restarts_nobody(provider: FakeProvider, clock: Clock) -> None:
     deployment = queued()
     settle(deployment, provider, clock, State.READY)
@@ -269,33 +187,6 @@ def test_a_change_of_replicas_alone_restarts_nobody(provider: FakeProvider, cloc
     settle(deployment, provider, clock, State.READY)
     assert provider.starts == [f"{deployment.pk}-1-0-1", f"{deployment.pk}-2-1-1"]
     assert provider.stops == []
-
-
-def test_the_sweep_ends_what_belongs_to_nobody(provider: FakeProvider, clock: Clock) -> None:
-    deployment = queued()
-    settle(deployment, provider, clock, State.READY)
-    name = f"{deployment.pk}-1-0-1"
-    for stray in ("stray", str(new_id())):
-        provider.start(_spec_like(provider, name, stray, f"{stray}-1-0-1"), "x")
-    sweep.notice(provider, clock())
-    assert [each.name for each in provider.observe_all() if each.alive] == [name]
-    sweep.notice(provider, clock())
-    assert [each.name for each in provider.observe_all()] == [name]
-
-
-def test_an_orphan_of_a_living_deployment_ends_at_the_next_look(provider: FakeProvider, clock: Clock) -> None:
-    deployment = queued()
-    settle(deployment, provider, clock, State.READY)
-    provider.start(_spec_like(provider, f"{deployment.pk}-1-0-1", str(deployment.pk), "late"), "x")
-    assert sweep.notice(provider, clock()) == [deployment.pk]
-    look(deployment, provider, clock)
-    assert [each.name for each in provider.observe_all() if each.alive] == [f"{deployment.pk}-1-0-1"]
-
-
-def _spec_like(provider: FakeProvider, name: str, deployment_id: str, replica: str) -> Any:
-    import msgspec
-
-    return msgspec.structs.replace(provider.specs[name], deployment_id=deployment_id, replica=replica)
 
 
 @given(
@@ -334,7 +225,7 @@ def accident(event: str, deployment: Deployment, provider: FakeProvider, clock: 
     alive = [each for each in provider._replicas.values() if each.alive and each.deployment_id == str(deployment.pk)]
     match event:
         case "lost lease":
-            _due(deployment)
+            due(deployment)
             lease.claim(deployment.pk, clock())
             clock.forward(lease.LEASE.total_seconds() + 1)
         case "vanish" if alive:
@@ -357,34 +248,6 @@ def accident(event: str, deployment: Deployment, provider: FakeProvider, clock: 
             provider.unavailable = False
     for _ in range(2 if event == "twice" else 1):
         look(deployment, provider, clock)
-
-
-@pytest.mark.django_db(transaction=True)
-def test_many_reconcilers_at_once_start_each_replica_once_and_never_overcommit(
-    provider: FakeProvider, clock: Clock
-) -> None:
-    """Eight threads, three deployments, room for two."""
-    provider.memory_bytes = 4 << 30
-    org = make.org()
-    deployments = [queued(org) for _ in range(3)]
-    Revision.objects.for_org(org).update(memory=(3 << 30) // 2)
-    barrier = threading.Barrier(8)
-
-    def work() -> None:
-        barrier.wait(10)
-        try:
-            for deployment in deployments:
-                reconcile(deployment.pk, provider, clock)
-        finally:
-            connection.close()
-
-    threads = [threading.Thread(target=work) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-    assert sorted(row(deployment).state for deployment in deployments) == ["queued", "starting", "starting"]
-    assert len(provider.starts) == len(set(provider.starts)) == 2
 
 
 def test_updates_overlap(provider: FakeProvider, clock: Clock) -> None:

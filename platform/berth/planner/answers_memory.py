@@ -13,6 +13,7 @@ from berth.planner.resident import resident
 from berth.planner.weights import weights
 
 _UNITS = {"bytes": 1.0, "KB": 1e3, "MB": 1e6, "GB": 1e9, "KiB": 1024.0, "MiB": 1024.0**2, "GiB": 1024.0**3, "TB": 1e12}
+FIT_MARGIN = 1.03  # allocators lose some of the memory to gaps
 _METADATA_BYTES = 60  # of a GGUF header for each entry of the vocabulary: the token, its score and its merges
 
 
@@ -118,6 +119,6 @@ def _memory_used(point: Measurement, sections: Sections) -> Answer:
 @answers("fits")
 def _fits(point: Measurement, sections: Sections) -> Answer:
     used, place = _used(point, sections)
-    return Answer(1.0 if used / place.devices <= place.gpu.usable else 0.0)
+    return Answer(1.0 if used * FIT_MARGIN / place.devices <= place.gpu.usable else 0.0)
 
 

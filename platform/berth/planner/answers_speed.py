@@ -79,11 +79,26 @@ def _mlperf(point: Measurement, sections: Sections) -> Answer:
         raise Unanswerable("the benchmark's prompt and reply lengths are not known")
     each, copies = mlperf_sharding(place, point.gpus)
     load = Load(*map(float, lengths), 1e9)
-    found = loaded(each, point, load)
-    scale = copies
-    if "server" in point.metric or "interactive" in point.metric:
-        found = _within(each, point, load, 0.2 if "server" in point.metric else 0.04)
-    return Answer(found.throughput * scale)
+    scenario = point.metric.split("_")[1]
+    if scenario == "offline":
+        return Answer(loaded(each, point, load).throughput * copies)
+    first, token = MLPERF_LIMITS[scenario].get(_name(text), (2.0, 0.2))
+    found = _within(each, point, load, token)
+    # The queue that random arrivals leave room for: at a share rho of the capacity the 99th percentile of waiting is about
+    # 2.3 rho / (1 - rho) service times (M/D/1), which must fit into what the prefill leaves of the limit.
+    service = load.output / found.throughput
+    spare = max(0.1 * first, first - prefill(each, load.input))
+    return Answer(found.throughput * copies * spare / (spare + 2.3 * service))
+
+
+MLPERF_LIMITS: dict[str, dict[str, tuple[float, float]]] = {  # seconds to the first token, and a token (99th percentiles)
+    "server": {"405b": (6.0, 0.175), "8b": (2.0, 0.1)},
+    "interactive": {"llama-2-70b": (0.45, 0.04), "405b": (4.5, 0.08), "8b": (0.5, 0.03)},
+}
+
+
+def _name(text: str) -> str:
+    return next((key for key in MLPERF_LENGTHS if key in text.replace("llama2", "llama-2")), "")
 
 
 def mlperf_sharding(place: Placement, gpus: int) -> tuple[Placement, float]:

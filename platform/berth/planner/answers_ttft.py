@@ -38,17 +38,21 @@ def _ttft(point: Measurement, sections: Sections) -> Answer:
     load = Load(point.input, float(point.output or 1), users)
     server = server_of(place, point)
     calm = simulate(place, load, server, start=STEADY)
-    storm = simulate(place, load, server, start=BURST, waves=2.0)
+    storm = simulate(place, load, server, start=BURST, waves=1.0)
+    later = simulate(place, load, server, start=BURST, waves=3.0)
     told = re.search(r"p(\d\d)", point.metric)
     if told and told.group(1) != "50":
         share = int(told.group(1)) / 100
         low, high, weight = calm.quantile(share), storm.quantile(share), place.value("burst_tail")
     elif "median" in point.metric or told:
-        low, high, weight = calm.quantile(0.5), storm.quantile(0.5), place.value("burst_mean")
+        low, high, weight = calm.quantile(0.5), storm.quantile(0.5), place.value("burst_median")
     else:
         low, high, weight = calm.mean, storm.mean, place.value("burst_mean")
-    low, high = min(low, high), max(low, high)
-    return Answer(1e3 * low ** (1 - weight) * high**weight * 1.0, 1e3 * low / (1 + SPREAD), 1e3 * high * (1 + SPREAD))
+    best = low ** (1 - weight) * high**weight
+    share = int(told.group(1)) / 100 if told else 0.5
+    others = [found.mean if not told else found.quantile(share) for found in (storm, later)]
+    least, most = min(low, high, *others), max(low, high, *others)
+    return Answer(1e3 * best, 1e3 * least / (1 + SPREAD), 1e3 * most * (1 + SPREAD))
 
 
 @answers("max_users_at_slo")

@@ -10,12 +10,13 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator
 from functools import lru_cache
+from heapq import heappop, heappush
 from typing import Final
 
 import msgspec
 
 from berth.planner.placement import Placement
-from berth.planner.serving import Load, held_tokens, steady
+from berth.planner.serving import Load, steady, token_weight
 from berth.planner.step import decode_step, prefill, prefill_work
 
 BURST: Final = "burst"
@@ -47,11 +48,13 @@ class _Run:
     def __init__(self, place: Placement, load: Load, server: Server, requests: int, gap: float, think: float) -> None:
         self.place, self.load, self.server, self.think = place, load, server, think
         self.context = load.input + load.output / 2.0
-        self.held = held_tokens(place, load)
+        self.weight = token_weight(place, load.input + load.output / 2.0)  # layers with a window keep less than all tokens
+        self.reserved = load.input + load.output if place.value("reserves_output") else load.input
         self.now, self.steps, self.issued, self.requests = 0.0, 0, 0, requests
-        self.arrivals: deque[float] = deque()
-        self.prompts: deque[list[float]] = deque()  # [arrival, tokens left]
+        self.arrivals: list[float] = []  # a heap: answers come in any order between clients' first requests
+        self.prompts: deque[list[float]] = deque()  # [arrival or -1 when its first token is out, tokens left, tokens to generate, prompt]
         self.leaving: deque[int] = deque()  # the step after which each running sequence ends
+        self.sizes: deque[float] = deque()  # tokens that each had when it joined, less the step in which it did
         self.times: list[float] = []
         for client in range(int(load.concurrency)):
             self._issue(client * gap)
@@ -62,12 +65,13 @@ class _Run:
     def _issue(self, at: float) -> None:
         if self.issued < self.requests:
             self.issued += 1
-            self.arrivals.append(at)
+            heappush(self.arrivals, at)
 
     def run(self) -> Waits:
         while len(self.times) < self.requests:
             while self.arrivals and self.arrivals[0] <= self.now + 1e-12:
-                self.prompts.append([self.arrivals.popleft(), self.load.input])
+                self.prompts.append([heappop(self.arrivals), self.load.input, self.load.output, self.load.input])
+            self._evict()
             chunk, ready = self._chunk()
             if not chunk and not self.leaving:
                 self.now = self.arrivals[0]
@@ -79,44 +83,62 @@ class _Run:
             self._leave()
         return Waits(tuple(sorted(self.times)))
 
-    def _chunk(self) -> tuple[float, list[float]]:
-        """Prompt tokens of the next step, and the arrivals whose prompts are whole with it."""
+    def _cached(self) -> float:
+        """Tokens of the cache in use."""
+        if self.place.value("reserves_output"):
+            return len(self.leaving) * self.reserved * self.weight
+        return (sum(self.sizes) + len(self.sizes) * self.steps) * self.weight
+
+    def _evict(self) -> None:
+        """When the cache overflows, the newest sequence starts again later; its first token is out already."""
+        while len(self.leaving) > 1 and not self.place.value("reserves_output") and self._cached() > self.server.cache_tokens:
+            left, size = self.leaving.pop() - self.steps, self.sizes.pop() + self.steps
+            self.prompts.appendleft([-1.0, size, float(left), size])
+
+    def _chunk(self) -> tuple[float, list[list[float]]]:
+        """Prompt tokens of the next step, and the prompts that are whole with it."""
         left = float(self.server.token_budget - len(self.leaving))
-        room = self._room()
+        room = self.server.cache_tokens - self._cached()
+        slots = self.server.max_sequences - len(self.leaving)
         chunk, ready = 0.0, []
-        while self.prompts and left > 0 and room > 0:
+        while self.prompts and left > 0 and slots > 0:
             head = self.prompts[0]
+            needed = max(head[3], self.reserved) * self.weight
+            if needed > room and (self.leaving or ready):
+                break
             taken = min(head[1], left)
             head[1] -= taken
             chunk += taken
             left -= taken
             if head[1] > 0:
                 break
-            ready.append(self.prompts.popleft()[0])
-            room -= 1
+            ready.append(self.prompts.popleft())
+            room -= needed
+            slots -= 1
         return chunk, ready
 
-    def _room(self) -> int:
-        by_cache = int(self.server.cache_tokens / self.held) if self.held else 1 << 30
-        return min(max(1, by_cache), self.server.max_sequences) - len(self.leaving)
-
-    def _step(self, chunk: float, ready: list[float]) -> None:
+    def _step(self, chunk: float, ready: list[list[float]]) -> None:
         running = len(self.leaving)
         if running:
             self.now += self.decode(running) + self.work(chunk)
         else:
             self.now += prefill(self.place, chunk)
         self.steps += 1
-        for arrival in ready:
-            self.times.append(self.now - arrival + self.base)
-            self.leaving.append(self.steps + max(0, int(self.load.output) - 1))
+        for arrival, _, output, prompt in ready:
+            if arrival >= 0:
+                self.times.append(self.now - arrival + self.base)
+            self.leaving.append(self.steps + max(0, int(output) - 1))
+            self.sizes.append(prompt - self.steps)
 
     def _coast(self) -> None:
-        """Steps without a prompt: until the next one leaves or arrives."""
+        """Steps without a prompt: until the next one leaves or arrives, or the cache is full."""
         step = self.decode(len(self.leaving))
         count = self.leaving[0] - self.steps
         if self.arrivals:
             count = min(count, 1 + int((self.arrivals[0] - self.now) / step))
+        if not self.place.value("reserves_output"):
+            spare = (self.server.cache_tokens - self._cached()) / (self.weight * len(self.leaving))
+            count = min(count, 1 + int(max(0.0, spare)))
         count = max(1, count)
         self.now += count * step
         self.steps += count
@@ -124,6 +146,7 @@ class _Run:
     def _leave(self) -> None:
         while self.leaving and self.leaving[0] <= self.steps:
             self.leaving.popleft()
+            self.sizes.popleft()
             self._issue(self.now + self.think)
 
 

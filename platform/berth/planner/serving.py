@@ -9,6 +9,7 @@ from __future__ import annotations
 import msgspec
 
 from berth.planner.placement import Placement
+from berth.planner.pool import sequence_tokens
 from berth.planner.step import decode_step, prefill, prefill_work
 
 
@@ -46,4 +47,10 @@ def steady(place: Placement, load: Load, *, cache_tokens: float | None = None, m
 
 def held_tokens(place: Placement, load: Load) -> float:
     """Cache that a request occupies on average while it runs: engines that reserve the whole reply hold all of it."""
-    return load.input + load.output * place.value("reserved_output")
+    length = load.input + load.output * place.value("reserved_output")
+    return length * token_weight(place, length)
+
+
+def token_weight(place: Placement, length: float) -> float:
+    """What a token of a sequence takes of the cache, 1 where every layer keeps every token."""
+    return sequence_tokens(place, length, int(place.value("window_slack"))) / length if length else 1.0

@@ -1,8 +1,11 @@
-"""Advisory locks of the books; each is held until the running transaction ends."""
+"""Advisory locks of the books, each held until the running transaction ends; and reading them as of one moment."""
 
 from __future__ import annotations
 
-from django.db import connection
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from django.db import connection, transaction
 
 _CLOSING = 0x6265727468_02
 _PRICES = 0x6265727468_03
@@ -21,6 +24,19 @@ def while_closing() -> None:
 def while_pricing() -> None:
     """One price version at a time."""
     _lock("SELECT pg_advisory_xact_lock(%s)", _PRICES)
+
+
+@contextmanager
+def one_moment() -> Iterator[None]:
+    """All reads inside see the books as of the same instant, so that sums of two tables agree while others book. Inside a
+    transaction that has begun already, reads are as it makes them."""
+    if connection.in_atomic_block:
+        yield
+        return
+    with transaction.atomic():
+        with connection.cursor() as cursor:
+            cursor.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
+        yield
 
 
 def _lock(statement: str, key: int) -> None:

@@ -29,6 +29,7 @@ from berth.deployments.models import Deployment
 from berth.metering.models import PendingEvent, UsageEvent
 from berth.orgs.models import Organisation
 from berth.web.errors import Conflict, NotFound
+from berth.web.events import publish_event
 
 CLOSE_AFTER = timedelta(hours=48)  # gateways may be cut off and bring usage later
 LINE_SPACE = UUID("0d6f0a52-94a1-5c0c-9d5e-3a3f3d1e7b11")
@@ -116,7 +117,9 @@ def close_month(org: Organisation, period: str, *, now: datetime | None = None) 
         closed = set(Statement.objects.for_org(org).values_list("period", flat=True))
         if any(earlier not in closed for earlier in periods if earlier < period):
             raise Conflict("earlier_month_open", "An earlier month is still open. Close it first.")
-        return _write(org, _open(org, period))
+        made = _write(org, _open(org, period))
+        publish_event(org.pk, "statements", period, int(now.timestamp() * 1000), {"status": "closed"})
+        return made
 
 
 def close_due(*, now: datetime | None = None) -> int:

@@ -13,6 +13,7 @@ from django.db import connection
 from django.utils import timezone
 
 from berth.billing import statements
+from berth.billing.locks import one_moment
 from berth.billing.models import LedgerAccount
 from berth.billing.periods import bounds, period_of
 from berth.billing.rating import EXACT, to_micro, total
@@ -102,10 +103,12 @@ def usage(
     month_start, month_end = bounds(period_of(now, org.time_zone), org.time_zone)
     start, end = start or month_start, end or max(month_end, start or month_end)
     _check(start, end, group_by)
-    found = _sums(org, start, end, group_by)
+    with one_moment():
+        found = _sums(org, start, end, group_by)
+        totals = sum(found.values(), Sums())
+        reconciliation = _reconcile(org, start, end, totals.amount, now)
     labels = _labels(org, group_by, found.keys())
     groups = tuple(Group(key, labels.get(key, key), sums) for key, sums in found.items())
-    totals = sum((group.sums for group in groups), Sums())
     return Usage(
         start=start,
         end=end,
@@ -113,7 +116,7 @@ def usage(
         behind_seconds=behind_seconds(org.pk, now),
         groups=groups,
         totals=totals,
-        reconciles_with=_reconcile(org, start, end, totals.amount, now),
+        reconciles_with=reconciliation,
     )
 
 

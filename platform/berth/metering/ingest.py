@@ -19,7 +19,7 @@ from django.db import DataError, IntegrityError, connection, transaction
 from django.utils import timezone
 
 from berth.metering.batches import Fault, read_batch
-from berth.metering.models import GatewayPosition, RejectedBatch, UsageEvent
+from berth.metering.models import GatewayPosition, PendingEvent, RejectedBatch, UsageEvent
 from berth.metering.store import note, reject, store
 from berth.outbox.valkey import client
 from berth_gateway.contract import USAGE_POSITION_KEY, USAGE_STREAM, usage_key
@@ -124,6 +124,11 @@ def retry_rejected(*, now: datetime | None = None) -> Ingested:
                 row.save(update_fields=["resolved_at"])
                 resolved += 1
     return Ingested(resolved, events)
+
+
+def release_held() -> int:
+    """Lets events that could not be rated wait for the next rating again; returns how many."""
+    return PendingEvent.objects.exclude(held="").update(held="")
 
 
 def gateway_key(gateway: str) -> bytes:

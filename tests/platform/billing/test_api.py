@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import csv
 import io
+import threading
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Any
 
 import pytest
+from django.db import connection
 from django.test import Client
 from django.utils import timezone
 
@@ -333,3 +335,31 @@ def test_nothing_but_the_ledger_is_summed_up(deployment: Deployment, key: ApiKey
     org = deployment.org
     ledger = sum(entry.amount for entry in LedgerEntry.objects.for_org(org).filter(account="receivable"))
     assert Decimal(get(web(org), org, "usage", NOVEMBER)["totals"]["amount"]) == ledger
+
+
+@pytest.mark.django_db(transaction=True)
+def test_statement_and_usage_agree_while_others_book(deployment: Deployment, key: ApiKey) -> None:
+    """Asked for again and again during rating, usage never differs from the month's statement."""
+    for _ in range(150):
+        make.usage_event(deployment, key)
+    errors: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            rate_pending(limit=2, rounds=100)
+        except BaseException as error:
+            errors.append(error)
+        finally:
+            connection.close()
+
+    worker = threading.Thread(target=work)
+    worker.start()
+    seen = set()
+    start, end = datetime(2026, 11, 1, tzinfo=UTC), datetime(2026, 12, 1, tzinfo=UTC)
+    while worker.is_alive():
+        found = usage.usage(deployment.org, start, end, "key", now=NOW)
+        seen.add(found.totals.amount)
+        assert found.reconciles_with == usage.Reconciliation("2026-11", 0)
+    worker.join()
+    assert errors == []
+    assert len(seen) > 1, "nothing was booked while asking"

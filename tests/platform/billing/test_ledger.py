@@ -186,6 +186,11 @@ def test_an_event_that_cannot_be_rated_holds_up_no_other(deployment: Deployment,
     assert [row.pk for row in RatedEvent.objects.for_org(deployment.org)] == [fine.pk]
     assert list(PendingEvent.objects.values_list("pk", "held")) == [(early.pk, "LookupError")]
     assert rate_pending() == 0
+    out = StringIO()
+    call_command("retry_rejected", stdout=out)
+    assert "1 held events" in out.getvalue()
+    assert rate_pending() == 1, "tried again, and held again: there is still no price"
+    assert PendingEvent.objects.get().held == "LookupError"
 
 
 def test_an_event_that_waits_twice_is_booked_once(deployment: Deployment, key: ApiKey) -> None:

@@ -69,7 +69,7 @@ batches = st.lists(
 
 
 @given(drawn=batches)
-@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_lines_sum_to_the_total_and_drill_down_to_their_events(
     drawn: list[tuple[int, int, int, int, bool]], key: ApiKey, deployment: Deployment
 ) -> None:

@@ -9,11 +9,13 @@ from berth.metering.models import RejectedBatch
 
 
 class Command(BaseCommand):
-    help = "Read rejected usage batches again, after what was wrong with them has been put right."
+    help = "Read rejected usage batches, and rate held usage events, again: after what was wrong has been put right."
 
     def handle(self, *args: Any, **options: Any) -> None:
         done = retry_rejected()
+        released = release_held()
         left = RejectedBatch.objects.filter(resolved_at=None).count()
         self.stdout.write(
-            f"Resolved {done.batches} batches with {done.events} new usage events; {left} remain rejected."
+            f"Resolved {done.batches} batches with {done.events} new usage events; {left} remain rejected. "
+            f"{released} held events will be rated again."
         )

@@ -38,8 +38,8 @@ def binary() -> Path:
     )
 
 
-# Who may do what. The control plane does everything but change the server itself; the gateway touches the four keys and the
-# channel of `berth_gateway.contract`, with the commands that it uses.
+# Who may do what. The control plane does everything but change the server itself; the gateway touches the keys and the channel
+# of `berth_gateway.contract`, with the commands that it and its scripts use.
 CONTROL_PLANE = (
     "~* &* +@all -acl -cluster -config -debug -failover -function -module -monitor -replicaof -shutdown -slaveof"
 )
@@ -47,8 +47,9 @@ GATEWAY = " ".join(
     [
         f"resetchannels &{contract.SNAPSHOT_CHANNEL}",
         f"%R~{contract.SNAPSHOT_KEY} %R~{contract.USAGE_POSITION_KEY} ~{contract.GATEWAYS_KEY} ~{contract.USAGE_STREAM}",
+        f"~{contract.LIMIT_PREFIX}* ~{contract.BUDGET_PREFIX}*",
         "-@all +auth +hello +ping +client|setinfo +client|setname +subscribe +unsubscribe",
-        "+hget +hmget +hset +hdel +xadd +xrange",
+        "+hget +hmget +hgetall +hlen +hset +hincrby +hdel +pexpire +xadd +xrange +evalsha +script|load +time +info",
     ]
 )
 GATEWAY_USER = "gateway"

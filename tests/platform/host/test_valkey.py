@@ -72,7 +72,8 @@ WHOLE_SERVER = [
 NOT_A_GATEWAYS = [
     *WHOLE_SERVER,
     ("GET", "anything"),
-    ("HGETALL", "berth:gateways"),
+    ("HGETALL", "berth:cache:1:x"),
+    ("SCRIPT", "FLUSH"),
     ("HSET", contract.SNAPSHOT_KEY, "signed", "forged"),
     ("HDEL", contract.SNAPSHOT_KEY, "signed"),
     ("HSET", contract.USAGE_POSITION_KEY, "local", "9"),
@@ -115,6 +116,10 @@ def test_the_gateway_can_do_its_own(server: Valkey) -> None:
         entry = client.xadd(contract.USAGE_STREAM, {"batch": "x"})
         assert client.xrange(contract.USAGE_STREAM, entry, entry)
         assert client.hget(contract.USAGE_POSITION_KEY, "local") is None
+        script = client.script_load("return redis.call('HINCRBY', KEYS[1], 'used', ARGV[1])")
+        assert client.evalsha(script, 1, contract.LIMIT_PREFIX + "rpm:key", 3) == 3
+        with pytest.raises(redis.ResponseError, match=REFUSED):
+            client.evalsha(script, 1, contract.SNAPSHOT_KEY, 1)  # a script may not do what its caller may not
         with client.pubsub() as channel:
             channel.subscribe(contract.SNAPSHOT_CHANNEL)
             assert channel.get_message(timeout=5) is not None

@@ -4,7 +4,7 @@ from typing import Any
 
 from django.core.management.base import BaseCommand
 
-from berth.metering.ingest import retry_rejected
+from berth.metering.ingest import release_held, retry_rejected
 from berth.metering.models import RejectedBatch
 
 

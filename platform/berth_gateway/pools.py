@@ -152,6 +152,10 @@ class Pool:
         roomy = self.free > 4 * self.active * max(self._pace, 1)
         return roomy and self._pace > 0 and self.spare < self._ahead(now) // 2
 
+    def retire(self) -> None:
+        """Wants nothing ahead any more."""
+        self._demand = self._pace = 0
+
     @property
     def idle(self) -> bool:
         """Nothing is held, used or to be told: the pool may be forgotten."""

@@ -14,7 +14,8 @@ from berth_gateway.pools import Answer
 
 LEASE_SECONDS = 20.0  # a worker that has not been heard for so long uses nothing that is not in use already
 MARGIN_SECONDS = 2.0  # it stops this much earlier than others stop counting on it
-RENEW_SECONDS = 5.0
+RENEW_SECONDS = 3.0
+SETTLING_SECONDS = 4.0  # after Valkey lost what it knew: every worker that lives has been heard by then
 KNOWN_SECONDS = 0.25
 MOST_NEEDS = 64  # requests asked for in one message
 STEP_SHARE = 8  # money is fetched ahead only while more than so many times the pace of all workers is left
@@ -53,6 +54,7 @@ class Purse:
         self.wait_until = float("-inf")  # Valkey grants nothing before, because it lost what it knew
         self._demand = 0
         self._pace = 0
+        self._all = 0  # the claim before what the last message gave back
 
     @property
     def name(self) -> str:
@@ -104,6 +106,10 @@ class Purse:
             return self.free > 0
         return self.free > 4 * self._ahead + 1 or self.free < self._ahead // 2
 
+    def retire(self) -> None:
+        """Wants nothing ahead any more."""
+        self._demand = self._pace = 0
+
     @property
     def _ahead(self) -> int:
         return self._pace * 10  # a second's
@@ -114,7 +120,8 @@ class Purse:
         spare = max(0, self.free)
         kept = min(spare, ahead) if self.roomy and not waiting else 0
         self.claim = self.spent + self.reserved + kept
-        return PurseAsk(self.claim, self.claim - kept + spare, tuple(waiting[:MOST_NEEDS]), ahead, max(0, ahead - kept))
+        self._all = self.claim - kept + spare
+        return PurseAsk(self.claim, self._all, tuple(waiting[:MOST_NEEDS]), ahead, max(0, ahead - kept))
 
     def answered(self, reply: PurseReply, now: float) -> None:
         self.claim = reply.claim
@@ -130,6 +137,12 @@ class Purse:
         self.left = 0
         self.roomy = False
         self.wait_until = now + seconds
+
+    def not_written(self, now: float) -> None:
+        """Valkey knows no such budget: it is new, or was lost. Until the control plane has written it down, the lease runs on."""
+        self.claim = max(self.claim, self._all)
+        self.left = 0
+        self.wait_until = now + 1.0
 
     def over(self, wall: float) -> bool:
         return wall >= self.period.ends_at and not self.reserved

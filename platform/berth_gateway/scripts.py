@@ -80,13 +80,15 @@ redis.call('PEXPIRE', workers, 130000)
 return {grant, free - grant, back, active}
 """
 
-# KEYS: the budget's hash. ARGV: worker, Valkey's run id, sequence, limit, snapshot ("epoch:version", sorts), keep, all, ahead, more,
-# settling ms, lease ms, then needs. Fields: limit, said, left, run, open_at, n; of each worker c: (claim), q: (sequence), r: (run).
+# KEYS: the budget's hash. ARGV: worker, sequence, limit, snapshot ("epoch:version", sorts), keep, all, ahead, more,
+# settling ms, lease ms, then needs. Fields: limit, said, left, run (of the server, another one after each restart), open_at, n (workers);
+# of each worker c: (claim), q: (sequence), r: (run in which it was heard), l: (ledger: amount and position, by the control plane).
 # Answers {'absent'} · {'stale', sequence} · {'wait', ms, claim} · {'ok', claim, left, 1 if roomy}.
 CLAIM = """
-local h, w, run, sequence, limit, said = KEYS[1], ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
-local keep, all, ahead, more = ARGV[6], ARGV[7], ARGV[8], ARGV[9]
-local settling, lease = tonumber(ARGV[10]), tonumber(ARGV[11])
+local h, w, sequence, limit, said = KEYS[1], ARGV[1], ARGV[2], ARGV[3], ARGV[4]
+local keep, all, ahead, more = ARGV[5], ARGV[6], ARGV[7], ARGV[8]
+local settling, lease = tonumber(ARGV[9]), tonumber(ARGV[10])
+local run = string.match(redis.call('INFO', 'server'), 'run_id:(%x+)')
 local f = redis.call('HMGET', h, 'limit', 'said', 'run', 'open_at', 'q:' .. w, 'c:' .. w)
 if not f[1] then return {'absent'} end
 if f[5] and tonumber(f[5]) >= tonumber(sequence) then return {'stale', f[5]} end
@@ -135,7 +137,7 @@ if not open then
 end
 take(keep)
 redis.call('HSET', h, 'c:' .. w, keep)
-for i = 12, #ARGV do
+for i = 11, #ARGV do
   if take(ARGV[i]) < 0 then put(ARGV[i]) else redis.call('HINCRBY', h, 'c:' .. w, ARGV[i]) end
 end
 local f2 = redis.call('HMGET', h, 'left', 'n')

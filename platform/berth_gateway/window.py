@@ -31,8 +31,10 @@ class Window:
         """Notes units used in `slot`; below 0 takes back. What has left the window cannot be taken back."""
         known = self._by_slot.get(slot)
         if known is None:
+            if units < 0:
+                return
             if self._order and slot < self._order[-1]:
-                if units < 0 or slot < self._order[0]:
+                if slot < self._order[0]:
                     return
                 slot = next(each for each in self._order if each >= slot)  # later than it was: never too early
                 known = self._by_slot[slot]

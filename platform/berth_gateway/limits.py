@@ -1,0 +1,390 @@
+"""Whether a request may be made now, by all its limits and budgets at once, and what it gives back at its end. Pure.
+
+Everything is taken or nothing is. What a worker holds is decided on at once; otherwise the request waits for one answer of Valkey
+(`berth_gateway.leases`), and without it each limit's own policy decides (docs/limits.md).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+from berth_gateway import quota
+from berth_gateway.contract import Budget, BudgetScope, KeyInfo, Limits, MemberInfo, OrgInfo, Period, Route, UsageEvent
+from berth_gateway.cost import cost_of, price_at
+from berth_gateway.errors import Refusal
+from berth_gateway.pools import Answer, Kind, Pool
+from berth_gateway.purse import Purse
+
+TIDY_SECONDS = 60.0
+AHEAD_SECONDS = 600.0  # how long before its beginning a period is prepared
+MOST_WAITING = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """A request as limits see it. `tokens` it may use by estimate, `cost` it may have at most, `at` in Unix seconds."""
+
+    key: KeyInfo
+    org: OrgInfo
+    route: Route
+    tokens: int
+    cost: int
+    at: float
+
+
+class Permit:
+    """What an admitted request holds, until its last byte."""
+
+    __slots__ = ("demand", "ended", "lines", "purses", "takes")
+
+    def __init__(self, demand: Demand) -> None:
+        self.demand = demand
+        self.takes: list[tuple[Pool, int, int]] = []  # pool, slot, units
+        self.purses: list[Purse] = []
+        self.lines = b""
+        self.ended = False
+
+
+@dataclass(slots=True, eq=False)
+class Waiting:
+    """A request that waits for Valkey. `done` is called once, unless it is cancelled."""
+
+    demand: Demand
+    done: Callable[[Permit | Refusal], None]
+    asked: bool = False  # its units are in a message that is under way
+    cancelled: bool = False
+
+
+@dataclass(slots=True)
+class Asks:
+    """What to send to Valkey in one go: pools and purses, with the units and costs of requests that wait for them."""
+
+    pools: dict[Pool, list[int]] = field(default_factory=dict)
+    purses: dict[Purse, list[int]] = field(default_factory=dict)
+
+    def __bool__(self) -> bool:
+        return bool(self.pools or self.purses)
+
+
+class Gate:
+    """One worker's limits and budgets. `now` monotonic, `wall` Unix seconds; `wake` asks for a message to Valkey soon."""
+
+    def __init__(self, now: Callable[[], float], wall: Callable[[], float]) -> None:
+        self.now = now
+        self._wall = wall
+        self.wake: Callable[[], None] = _nobody
+        self.connected = False
+        self.alone = False  # without any Valkey: local pools are all there is
+        self.workers = 1  # gateways that were alive when Valkey was last heard
+        self.said = ":"  # the snapshot's epoch and version, sortable
+        self.waiting: deque[Waiting] = deque()
+        self._members: dict[str, MemberInfo] = {}
+        self._budgets: dict[tuple[str, str], list[Budget]] = {}
+        self._pools: dict[str, Pool] = {}
+        self._purses: dict[tuple[str, str], Purse] = {}
+        self._tidied_at = 0.0
+
+    def apply(self, said: str, members: dict[str, MemberInfo], budgets: tuple[Budget, ...]) -> None:
+        """A new snapshot. Changed limits hold from the next request on; purses of removed budgets are forgotten."""
+        self.said = said
+        self._members = members
+        self._budgets = {}
+        for budget in budgets:
+            self._budgets.setdefault((budget.scope.value, budget.subject_id), []).append(budget)
+        known = {budget.budget_id: budget for budget in budgets}
+        for name, purse in list(self._purses.items()):
+            current = known.get(purse.budget.budget_id)
+            if current is None:
+                del self._purses[name]
+            else:
+                purse.budget, purse.limit = current, current.limit_pico
+        self._prepare()
+
+    def _prepare(self) -> None:
+        """Purses of current periods and of those about to begin, so that no request has to wait for a purse to join."""
+        wall = self._wall()
+        for budgets in self._budgets.values():
+            for budget in budgets:
+                for period in budget.periods:
+                    if period.starts_at - AHEAD_SECONDS <= wall < period.ends_at:
+                        self._purse(budget, period)
+
+    # A request's way in
+
+    def enter(self, demand: Demand, done: Callable[[Permit | Refusal], None]) -> Permit | Waiting:
+        """A permit at once, or a wait that ends in `done`. Raises Refusal; then nothing was taken."""
+        verdict = self._try(demand)
+        if isinstance(verdict, Permit):
+            return verdict
+        if isinstance(verdict, Refusal):
+            raise verdict
+        if not self.connected or len(self.waiting) >= MOST_WAITING:
+            decided = self._decide_without(demand)
+            if isinstance(decided, Refusal):
+                raise decided
+            return decided
+        waiting = Waiting(demand, done)
+        self.waiting.append(waiting)
+        self.wake()
+        return waiting
+
+    def _try(self, demand: Demand) -> Permit | Refusal | None:
+        """None: Valkey has to be asked."""
+        pools, purses = list(self._pools_of(demand)), self._purses_of(demand)
+        if not pools and not purses:
+            return Permit(demand)
+        now, ask = self.now(), False
+        for pool, units in pools:
+            if units > pool.limit and pool.kind is not Kind.SEATS:
+                return quota.too_large(demand.route.name, pool, units, self._lines(pools, now))
+            answer = pool.check(units, now, connected=self.connected, workers=self.workers)
+            if answer is Answer.NO:
+                return quota.limit_reached(
+                    demand.route.name, pool, units, now, connected=self.connected, lines=self._lines(pools, now)
+                )
+            ask = ask or answer is Answer.ASK
+        for purse in purses:
+            answer = Answer.YES if self.alone and purse.free >= demand.cost else purse.check(demand.cost, now)
+            if answer is Answer.NO:
+                return quota.used_up(purse.budget, purse.period)
+            ask = ask or answer is Answer.ASK
+        return None if ask else self._take(demand, pools, purses, now)
+
+    def _take(self, demand: Demand, pools: list[tuple[Pool, int]], purses: list[Purse], now: float) -> Permit:
+        permit = Permit(demand)
+        permit.takes = [(pool, pool.take(units, now), units) for pool, units in pools]
+        permit.purses = purses
+        for purse in purses:
+            purse.reserve(demand.cost)
+        permit.lines = self._lines(pools, now)
+        return permit
+
+    def _decide_without(self, demand: Demand) -> Permit | Refusal:
+        """Valkey did not answer in time: rates go on locally, budgets that are not covered by a lease close."""
+        connected, self.connected = self.connected, False
+        try:
+            verdict = self._try(demand)
+        finally:
+            self.connected = connected
+        return quota.closed() if verdict is None else verdict
+
+    def _lines(self, pools: list[tuple[Pool, int]], now: float) -> bytes:
+        return quota.lines([pool for pool, _ in pools], now, connected=self.connected)
+
+    def _pools_of(self, demand: Demand) -> Iterator[tuple[Pool, int]]:
+        key, org, route = demand.key, demand.org, demand.route
+        if key.limits is not None:
+            yield from self._pools_for("key", key.key_id, key.limits, demand.tokens)
+        member = self._members.get(key.member_id) if key.member_id is not None and self._members else None
+        if member is not None:
+            yield from self._pools_for("member", member.member_id, member.limits, demand.tokens)
+        if org.limits is not None:
+            yield from self._pools_for("org", org.org_id, org.limits, demand.tokens)
+        if route.limits is not None:
+            yield from self._pools_for("deployment", route.deployment_id, route.limits, demand.tokens)
+
+    def _pools_for(self, scope: str, subject: str, limits: Limits, tokens: int) -> Iterator[tuple[Pool, int]]:
+        for kind, limit, units in (
+            (Kind.REQUESTS, limits.rpm, 1),
+            (Kind.TOKENS, limits.tpm, tokens),
+            (Kind.SEATS, limits.concurrency, 1),
+        ):
+            if limit is None:
+                continue
+            name = f"{kind.value}:{scope}:{subject}"
+            pool = self._pools.get(name)
+            if pool is None:
+                pool = self._pools[name] = Pool(f"{scope}:{subject}", kind, limit)
+            pool.limit = limit
+            yield pool, units
+
+    def _purses_of(self, demand: Demand) -> list[Purse]:
+        """Raises Refusal when a budget's period is not known: the snapshot is too old."""
+        if not self._budgets:
+            return []
+        found = []
+        for budget in self._budgets_of(demand):
+            period = _period(budget, demand.at)
+            if period is None:
+                raise quota.closed()
+            found.append(self._purse(budget, period))
+        return found
+
+    def _budgets_of(self, demand: Demand) -> Iterator[Budget]:
+        for scope, subject in (
+            (BudgetScope.KEY, demand.key.key_id),
+            (BudgetScope.MEMBER, demand.key.member_id),
+            (BudgetScope.ORG, demand.org.org_id),
+            (BudgetScope.DEPLOYMENT, demand.route.deployment_id),
+        ):
+            if subject is not None:
+                yield from self._budgets.get((scope.value, subject), ())
+
+    def _purse(self, budget: Budget, period: Period) -> Purse:
+        name = (budget.budget_id, period.name)
+        purse = self._purses.get(name)
+        if purse is None:
+            purse = self._purses[name] = Purse(budget, period)
+            if self.alone:
+                purse.joined, purse.claim = True, budget.limit_pico
+        return purse
+
+    # Its way out
+
+    def cancel(self, permit: Permit) -> None:
+        """The request was not made after all."""
+        if not permit.ended:
+            permit.ended = True
+            now = self.now()
+            for pool, slot, units in permit.takes:
+                pool.give_back(slot, units, now)
+            for purse in permit.purses:
+                purse.settle(permit.demand.cost, 0)
+
+    def settle(self, permit: Permit, event: UsageEvent) -> None:
+        """After the last byte: what was really used stays used, the rest is free again."""
+        if permit.ended:
+            return
+        permit.ended = True
+        now, demand = self.now(), permit.demand
+        tokens = event.prompt_tokens + event.completion_tokens
+        for pool, slot, units in permit.takes:
+            if pool.kind is Kind.TOKENS:
+                pool.give_back(slot, units - tokens, now)
+            elif pool.kind is Kind.SEATS:
+                pool.give_back(slot, units, now)
+        if not permit.purses and not self._budgets:
+            return
+        price = price_at(demand.route.prices, event.accepted_at)
+        cost = cost_of(event, price) if price is not None else 0
+        for purse in permit.purses:
+            purse.settle(demand.cost, cost)
+        for budget in self._budgets_of(demand):
+            # A budget that is younger than the request: what it cost counts all the same.
+            period = _period(budget, demand.at)
+            purse_ = self._purses.get((budget.budget_id, period.name)) if period is not None else None
+            if purse_ is not None and purse_ not in permit.purses and (purse_.joined or purse_.joining):
+                purse_.settle(0, cost)
+
+    # What the link to Valkey asks
+
+    def collect(self, *, tick: bool) -> Asks:
+        """What to send now: for requests that wait, and on a tick for what is due."""
+        asks, now = Asks(), self.now()
+        for waiting in self.waiting:
+            waiting.asked = True
+            demand = waiting.demand
+            for pool, units in self._pools_of(demand):
+                asks.pools.setdefault(pool, []).append(units)
+            for budget in self._budgets_of(demand):
+                period = _period(budget, demand.at)
+                purse = self._purse(budget, period) if period is not None else None
+                if purse is not None and purse.joined:
+                    asks.purses.setdefault(purse, []).append(demand.cost)
+        # What is held of a pool that nobody is short of stays as it is.
+        asks.pools = {p: u for p, u in asks.pools.items() if sum(u) > p.spare}
+        asks.purses = {p: c for p, c in asks.purses.items() if sum(c) > p.free or not p.usable(now)}
+        if tick:
+            for pool in self._pools.values():
+                if pool.tick(now):
+                    asks.pools.setdefault(pool, [])
+            for each in self._purses.values():
+                if each.tick(now):
+                    asks.purses.setdefault(each, [])
+            self._tidy(now)
+        return asks
+
+    def answered(self) -> None:
+        """All that was asked has been answered: who waited for it is decided on, in order."""
+        self.connected = True
+        for waiting in [each for each in self.waiting if each.asked]:
+            self.waiting.remove(waiting)
+            verdict = self._try_again(waiting.demand)
+            if not waiting.cancelled:
+                waiting.done(verdict)
+            elif isinstance(verdict, Permit):
+                self.cancel(verdict)
+
+    def _try_again(self, demand: Demand) -> Permit | Refusal:
+        try:
+            verdict = self._try(demand)
+        except Refusal as refusal:
+            return refusal
+        if verdict is not None:
+            return verdict
+        now = self.now()
+        pools, purses = list(self._pools_of(demand)), self._purses_of(demand)
+        for pool, units in pools:
+            if pool.spare < units:
+                return quota.limit_reached(
+                    demand.route.name, pool, units, now, connected=True, lines=self._lines(pools, now)
+                )
+        for purse in purses:
+            if purse.usable(now) and now >= purse.wait_until and purse.free < demand.cost:
+                return quota.used_up(purse.budget, purse.period)
+        return quota.closed()
+
+    def unanswered(self) -> None:
+        """Valkey did not answer: whoever waits is decided on without it."""
+        self.connected = False
+        waiting, self.waiting = list(self.waiting), deque()
+        for each in waiting:
+            if not each.cancelled:
+                try:
+                    each.done(self._decide_without(each.demand))
+                except Refusal as refusal:
+                    each.done(refusal)
+
+    @property
+    def pools(self) -> list[Pool]:
+        return list(self._pools.values())
+
+    @property
+    def purses(self) -> list[Purse]:
+        return list(self._purses.values())
+
+    def retire(self) -> None:
+        """The worker ends: nothing is wanted ahead any more."""
+        for pool in self._pools.values():
+            pool.retire()
+        for purse in self._purses.values():
+            purse.retire()
+
+    def unjoined(self) -> list[Purse]:
+        """Purses of the current period of which nobody knows yet what this worker has spent."""
+        return [purse for purse in self._purses.values() if not purse.joined and not purse.joining]
+
+    def _tidy(self, now: float) -> None:
+        if now - self._tidied_at < TIDY_SECONDS:
+            return
+        self._tidied_at = now
+        wall = self._wall()
+        self._pools = {name: pool for name, pool in self._pools.items() if not pool.idle}
+        self._purses = {name: purse for name, purse in self._purses.items() if not purse.over(wall)}
+        self._prepare()
+
+    def belongs(self, purse: Purse, event: UsageEvent, member_of: dict[str, str | None]) -> bool:
+        """Whether an event counts for a purse. `member_of`: key id -> member id."""
+        budget, period = purse.budget, purse.period
+        if event.org_id != budget.org_id or not period.starts_at <= event.accepted_at < period.ends_at:
+            return False
+        subject = {
+            BudgetScope.ORG: event.org_id,
+            BudgetScope.DEPLOYMENT: event.deployment_id,
+            BudgetScope.KEY: event.key_id,
+            BudgetScope.MEMBER: member_of.get(event.key_id),
+        }[budget.scope]
+        return subject == budget.subject_id
+
+
+def _period(budget: Budget, at: float) -> Period | None:
+    for period in budget.periods:
+        if period.starts_at <= at < period.ends_at:
+            return period
+    return None
+
+
+def _nobody() -> None:
+    return

@@ -51,7 +51,7 @@ ifneq ($(HAS_DASHBOARD),)
 	diff -u src/shared/api/schema.d.ts "$$temporary/schema.d.ts"
 endif
 
-bench: $(VENV)/.stamp-dev ## measure the gateway against its model server (see docs/gateway.md)
+bench: $(VENV)/.stamp-dev ## how fast it starts, and what the gateway adds to the first token
 	$(PY) tests/bench/run.py $(ARGS)
 
 requirements: $(VENV)/.stamp-uv ## pin every part anew from pyproject.toml

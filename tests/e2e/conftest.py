@@ -102,6 +102,20 @@ class Platform:
             check=False,
         )
 
+    def manage(self, *arguments: str) -> str:
+        """What a command of manage.py prints about the running platform."""
+        done = subprocess.run(
+            [self.python, "-m", "berth.host", "manage", *arguments],
+            capture_output=True,
+            text=True,
+            env=self.env(),
+            cwd=ROOT,
+            timeout=60,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout.strip()
+
     # --- processes
 
     def state(self) -> dict[str, Any]:

@@ -75,7 +75,8 @@ def line_id(org_id: UUID, period: str, deployment_id: UUID, price_id: UUID, unit
 
 
 def currency() -> str:
-    return settings.CURRENCY
+    """That of the prices, once there are any: it cannot change."""
+    return PriceVersion.objects.order_by("number").values_list("currency", flat=True).first() or settings.CURRENCY
 
 
 def months(org: Organisation, *, now: datetime | None = None) -> list[Month]:

@@ -27,8 +27,8 @@ from berth_gateway.contract import USAGE_POSITION_KEY, USAGE_STREAM, usage_key
 log = logging.getLogger(__name__)
 
 LOCK = 0x6265727468_01  # advisory: one ingester at a time
-ENTRIES = 100  # batches in one transaction
-ROUNDS = 50  # transactions in one run; the next run goes on
+ENTRIES = 20  # batches in one transaction, of some hundred events each
+ROUNDS = 200  # transactions in one run; the next run goes on
 MASTER_KEY = "usage_master_key"
 
 Entry = tuple[bytes, dict[bytes, bytes]]

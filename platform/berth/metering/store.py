@@ -82,8 +82,8 @@ def _insert(events: Sequence[contract.UsageEvent]) -> list[UsageEvent]:
     )
     rows = [_row(event) for event_id, event in wanted.items() if event_id not in known]
     # The ingester is alone (its lock), so a conflict cannot happen; were it to, the transaction fails and is tried again.
-    UsageEvent.objects.bulk_create(rows)
-    PendingEvent.objects.bulk_create([PendingEvent(id=row.pk, org_id=row.org_id) for row in rows])
+    UsageEvent.objects.bulk_create(rows, batch_size=1000)
+    PendingEvent.objects.bulk_create([PendingEvent(id=row.pk, org_id=row.org_id) for row in rows], batch_size=1000)
     return rows
 
 

@@ -40,6 +40,20 @@ def test_keys_active_expired_and_revoked() -> None:
     assert found[str(expired.pk)].expires_at == int(expired.expires_at.timestamp())
 
 
+@pytest.mark.threat("K3")
+def test_a_key_does_only_what_its_maker_may_still_do() -> None:
+    org = make.org()
+    maker = make.member(org, "developer")
+    make.key(maker)
+    service, _ = make.key(maker, kind="service")
+    assert len(snapshot().keys) == 2
+    maker.role = "viewer"
+    maker.save()
+    assert [key.key_id for key in snapshot().keys] == [str(service.pk)]
+    maker.delete()
+    assert [key.key_id for key in snapshot().keys] == [str(service.pk)]
+
+
 def test_suspended_organisations_are_told() -> None:
     make.org("sound")
     make.org("owing", suspended_at=NOW)

@@ -74,7 +74,7 @@ function Inside({ me }: { me: Me }) {
   return (
     <Switch>
       <Route path="/account">
-        <Shell me={me} current={null}><AccountPage me={me} /></Shell>
+        <Beside me={me}><AccountPage me={me} /></Beside>
       </Route>
       <Route path="/o/:org/*?">
         <Organisation me={me} />
@@ -92,10 +92,26 @@ function Inside({ me }: { me: Me }) {
   );
 }
 
+/** A page that belongs to no organisation, with the navigation of the one that was open last. */
+function Beside({ me, children }: { me: Me; children: ReactNode }) {
+  const membership = me.memberships.find((each) => each.org.slug === lastOrg) ?? me.memberships[0];
+  if (!membership) return <Shell me={me} current={null}>{children}</Shell>;
+  return (
+    <LiveProvider org={membership.org.slug}>
+      <Shell me={me} current={membership}>{children}</Shell>
+    </LiveProvider>
+  );
+}
+
+let lastOrg: string | null = null;
+
 function Organisation({ me }: { me: Me }) {
   const { org } = useParams<{ org: string }>();
   const [location] = useLocation();
   const membership = me.memberships.find((each) => each.org.slug === org);
+  useEffect(() => {
+    if (membership) lastOrg = membership.org.slug;
+  }, [membership]);
   // An organisation of others looks exactly like one that does not exist.
   if (!membership) return <Shell me={me} current={null}><NotFound /></Shell>;
   return (

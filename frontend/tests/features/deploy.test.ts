@@ -1,5 +1,5 @@
 import { describe, expect, it } from "vitest";
-import { check, contextChoices, EMPTY, toRequest } from "@/features/deploy/form";
+import { check, contextChoices, EMPTY, fromChange, toRequest } from "@/features/deploy/form";
 import { paramText } from "@/features/deploy/planText";
 
 describe("the deploy form", () => {
@@ -24,6 +24,16 @@ describe("the deploy form", () => {
     expect(contextChoices(8192)).toEqual([1024, 2048, 4096, 8192]);
     expect(contextChoices(5000)).toEqual([1024, 2048, 4096, 5000]);
     expect(contextChoices(512)).toEqual([512]);
+    expect(contextChoices(2048, 1280)).toEqual([1024, 1280, 2048]);
+  });
+
+  it("takes the planner's suggestions over", () => {
+    expect(fromChange({ field: "context_length", value: 1280 })).toEqual({ context: "1280" });
+    expect(fromChange({ field: "tokens_per_second", value: 12.7 })).toEqual({ speed: "12" });
+    expect(fromChange({ field: "max_price_per_hour", value: null })).toEqual({ price: "" });
+    expect(fromChange({ field: "quality", value: "good" })).toEqual({ quality: "good" });
+    expect(fromChange({ field: "tier", value: null })).toBeNull();
+    expect(fromChange({ needed: 1 })).toBeNull();
   });
 
   it("writes the planner's numbers as people read them", () => {

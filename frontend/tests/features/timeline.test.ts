@@ -23,6 +23,11 @@ describe("the timeline of a start", () => {
     ]);
   });
 
+  it("does not wait for a step that was not needed", () => {
+    const rows = timeline(replica({ phases: [phase("verifying", 0, null)] }), { fetching: 0 }, T0 + 1000);
+    expect(rows.map((row) => row.state)).toEqual(["skipped", "running", "waiting", "waiting"]);
+  });
+
   it("stops its clock at the end and names the step that failed", () => {
     const dead = replica({ phase: "failed", ended_at: instant(5), phases: [phase("fetching", 0, 1), phase("verifying", 1, null)] });
     expect(timeline(dead, {}, T0 + 60_000).map((row) => [row.state, row.elapsed])).toEqual([["done", 1000], ["failed", 4000], ["waiting", null], ["waiting", null]]);
@@ -31,7 +36,7 @@ describe("the timeline of a start", () => {
 
   it("keeps the steps of a replica that failed after it was ready", () => {
     const late = replica({ phase: "failed", ready_at: instant(4), ended_at: instant(50), phases: [phase("fetching", 0, 1), phase("warming", 1, 4)] });
-    expect(timeline(late, {}, T0 + 60_000).map((row) => row.state)).toEqual(["done", "waiting", "waiting", "done"]);
+    expect(timeline(late, {}, T0 + 60_000).map((row) => row.state)).toEqual(["done", "skipped", "skipped", "done"]);
     expect(startupTime(late, T0 + 60_000)).toBe(4000);
   });
 });

@@ -78,7 +78,7 @@ function Wizard({ models, first }: { models: readonly Model[]; first: string }) 
         <NeedsForm draft={draft} models={models} problems={problems} onChange={(change) => setDraft((now) => ({ ...now, ...change }))} />
         <div className="stack">
           {query.isError && !query.isFetching ? <ErrorNotice error={query.error} onRetry={() => void query.refetch()} /> : null}
-          <PlanPanel plan={query.data} busy={busy} />
+          <PlanPanel plan={query.data} busy={busy} onApply={(change) => setDraft((now) => ({ ...now, ...change }))} />
           {query.data ? <NotChosen rejected={query.data.rejected} /> : null}
         </div>
       </div>

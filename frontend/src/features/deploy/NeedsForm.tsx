@@ -6,7 +6,7 @@ import { Button } from "@/shared/ui/Button";
 import { Input, Select } from "@/shared/ui/Field";
 import { Card } from "@/shared/ui/Page";
 import { newest } from "@/features/models/ModelsPage";
-import { contextChoices, type Draft, LIMITS, type Problems, QUALITIES } from "./form";
+import { contextChoices, type Draft, LIMITS, type Problems, QUALITIES, wholeNumber } from "./form";
 
 interface Props {
   draft: Draft;
@@ -85,7 +85,7 @@ function NeedsSection(props: Props) {
         <div className="field-row">
           <Select label={t("deploy.context")} help={t("deploy.contextHelp")} value={draft.context} onChange={(event) => onChange({ context: event.target.value })}>
             <option value="">{t("deploy.context.auto")}</option>
-            {contextChoices(chosenVersion(props)?.facts.context_length).map((length) => (
+            {contextChoices(chosenVersion(props)?.facts.context_length, wholeNumber(draft.context)).map((length) => (
               <option key={length} value={length}>{count(length, locale)}</option>
             ))}
           </Select>

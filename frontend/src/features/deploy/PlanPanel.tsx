@@ -3,13 +3,15 @@ import { exactMoney } from "@/shared/format/money";
 import { bytes, rough } from "@/shared/format/number";
 import { useI18n } from "@/shared/i18n";
 import { useOrg } from "@/shared/session";
+import { Button } from "@/shared/ui/Button";
 import { Notice } from "@/shared/ui/Notice";
 import { Card } from "@/shared/ui/Page";
 import { Badge } from "@/shared/ui/Status";
 import { Facts, Table } from "@/shared/ui/Table";
+import { type Draft, fromChange } from "./form";
 import { usePlanText } from "./planText";
 
-export function PlanPanel({ plan, busy }: { plan: Plan | undefined; busy: boolean }) {
+export function PlanPanel({ plan, busy, onApply }: { plan: Plan | undefined; busy: boolean; onApply: (change: Partial<Draft>) => void }) {
   const { t } = useI18n();
   const { me } = useOrg();
   const say = usePlanText(me.currency);
@@ -27,9 +29,16 @@ export function PlanPanel({ plan, busy }: { plan: Plan | undefined; busy: boolea
             <div className="stack-s">
               <h3>{t("plan.changes")}</h3>
               <ul className="stack-s">
-                {plan.changes.map((change) => (
-                  <li key={change.code + JSON.stringify(change.params)}>{say("change", change)}</li>
-                ))}
+                {plan.changes.map((change) => {
+                  const text = say("change", change);
+                  const applied = fromChange(change.params);
+                  return (
+                    <li key={text} className="row">
+                      {text}
+                      {applied ? <Button size="small" aria-label={t("plan.applyNamed", { change: text })} onClick={() => onApply(applied)}>{t("plan.apply")}</Button> : null}
+                    </li>
+                  );
+                })}
               </ul>
             </div>
           ) : null}

@@ -75,11 +75,32 @@ export function toRequest(draft: Draft): DeployRequest {
   return request;
 }
 
+const FIELDS: Record<string, keyof Draft> = {
+  context_length: "context",
+  concurrency: "concurrency",
+  slots: "slots",
+  quality: "quality",
+  max_price_per_hour: "price",
+  tokens_per_second: "speed",
+  artefact_id: "artefact",
+};
+
+/** A change that the planner suggests, as an edit of the form; null when the form has no such field. */
+export function fromChange({ field, value }: Record<string, unknown>): Partial<Draft> | null {
+  const name = typeof field === "string" ? FIELDS[field] : undefined;
+  if (name === undefined) return null;
+  if (value === null || value === undefined) return { [name]: "" };
+  if (name === "quality") return { quality: QUALITIES.find((each) => each === value) ?? "any" };
+  if (name === "speed" && typeof value === "number") return { speed: String(Math.max(1, Math.floor(value))) };
+  return typeof value === "number" || typeof value === "string" ? { [name]: String(value) } : null;
+}
+
 /** Context lengths worth offering: powers of two up to what the model was trained for, and that itself. */
-export function contextChoices(most: number | undefined): number[] {
+export function contextChoices(most: number | undefined, chosen: number | null = null): number[] {
   const choices: number[] = [];
   const limit = most ?? 131_072;
   for (let length = 1024; length < limit; length *= 2) choices.push(length);
   if (most !== undefined) choices.push(most);
-  return choices;
+  if (chosen !== null && !choices.includes(chosen)) choices.push(chosen);
+  return choices.sort((a, b) => a - b);
 }

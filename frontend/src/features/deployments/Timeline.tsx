@@ -8,8 +8,8 @@ import { useNow } from "@/shared/ui/useNow";
 import { useCause } from "./cause";
 import { startupTime, type StepState, timeline, type TimelineRow } from "./timeline";
 
-const LOOK: Record<StepState, [IconName, Tone]> = { done: ["check", "ok"], running: ["spinner", "info"], failed: ["cross", "danger"], waiting: ["circle", "idle"] };
-const WORDS: Record<StepState, PlainKey> = { done: "start.done", running: "state.starting", failed: "state.failed", waiting: "start.open" };
+const LOOK: Record<StepState, [IconName, Tone]> = { done: ["check", "ok"], skipped: ["check", "ok"], running: ["spinner", "info"], failed: ["cross", "danger"], waiting: ["circle", "idle"] };
+const WORDS: Record<StepState, PlainKey> = { done: "start.done", skipped: "start.done", running: "state.starting", failed: "state.failed", waiting: "start.open" };
 const TICK_MS = 500;
 
 /** The way of one replica to its first token: each step with what it took and what it usually takes. */
@@ -47,7 +47,7 @@ function Row({ row, basis }: { row: TimelineRow; basis: Deployment["usual_basis"
         {t(`phase.${row.step}`)} <span className="visually-hidden">{t(WORDS[row.state])}</span>
       </span>
       <span>{row.elapsed === null ? "" : duration(row.elapsed)}</span>
-      <span className="muted">{row.usual === null ? t("deployment.firstHere") : t(basis === "measured" ? "common.usually" : "common.estimated", { duration: duration(row.usual) })}</span>
+      <span className="muted">{row.state === "skipped" ? t("deployment.notNeeded") : row.usual === null ? t("deployment.firstHere") : t(basis === "measured" ? "common.usually" : "common.estimated", { duration: duration(row.usual) })}</span>
       <span className="stack-s">
         {known && row.state === "running" ? (
           <>

@@ -4,7 +4,7 @@ import { millis } from "@/shared/format/time";
 
 export const STEPS = ["fetching", "verifying", "loading", "warming"] as const;
 export type Step = (typeof STEPS)[number];
-export type StepState = "done" | "running" | "failed" | "waiting";
+export type StepState = "done" | "skipped" | "running" | "failed" | "waiting";
 
 export interface TimelineRow {
   step: Step;
@@ -26,13 +26,22 @@ export function timeline(replica: Replica, usual: Record<string, number>, now: n
     const timing = [...replica.phases].reverse().find((phase) => phase.phase === step);
     const usualSeconds = usual[step];
     const usualMs = usualSeconds === undefined ? null : usualSeconds * 1000;
-    if (timing === undefined) return { step, state: "waiting", elapsed: null, usual: usualMs, longer: false, done: null, total: null };
+    if (timing === undefined) {
+      const state = laterBegan(replica, step) ? "skipped" : "waiting";
+      return { step, state, elapsed: null, usual: usualMs, longer: false, done: null, total: null };
+    }
     const stop = timing.ended_at ?? (over ? replica.ended_at : null);
     const elapsed = Math.max(0, (stop === null ? now : millis(stop)) - millis(timing.started_at));
     const state: StepState = timing.ended_at !== null ? (wasLast(replica, step) ? "failed" : "done") : over ? "failed" : "running";
     const longer = state === "running" && usualMs !== null && elapsed > Math.max(usualMs * LONGER, usualMs + LEAST_MS);
     return { step, state, elapsed, usual: usualMs, longer, done: timing.done, total: timing.total };
   });
+}
+
+/** A step that was not needed, such as fetching files that the machine has, leaves no timing. */
+function laterBegan(replica: Replica, step: Step): boolean {
+  const later = STEPS.slice(STEPS.indexOf(step) + 1);
+  return replica.ready_at !== null || replica.phases.some((phase) => later.some((each) => each === phase.phase));
 }
 
 /** A failed replica fell in the last step that it began. */

@@ -24,8 +24,8 @@ export function Spread({ change, done }: { change: number; done: "keys.activeOn"
   const whole = applied >= total;
   return (
     <span className="small num" role="status">
-      <span className="row">
-        <Icon name={whole ? "check" : "spinner"} tone={whole ? "ok" : "info"} />
+      <span className="nowrap">
+        <Icon name={whole ? "check" : "spinner"} tone={whole ? "ok" : "info"} />{" "}
         {whole ? t(done, { applied, total }) : t("keys.spreading", { applied, total })}
       </span>
       {!whole && missing.length > 0 ? <span className="tone-warn">{t("keys.missing", { names: missing.join(", ") })}</span> : null}

@@ -109,9 +109,10 @@ function RoleSelect({ member }: { member: Member }) {
     <div className="stack-s" style={{ maxWidth: 420 }}>
       <select className="input" aria-label={t("members.roleOf", { email: member.user.email })} value={change.isPending ? change.variables : member.role} onChange={(event) => change.mutate(event.target.value as Role)}>
         {ROLES.map((role) => (
-          <option key={role} value={role}>{`${t(`role.${role}`)}: ${t(`role.${role}.can`)}`}</option>
+          <option key={role} value={role}>{t(`role.${role}`)}</option>
         ))}
       </select>
+      <span className="small muted">{t(`role.${member.role}.can`)}</span>
       {change.isError ? <ErrorNotice error={change.error} /> : null}
     </div>
   );

@@ -98,7 +98,7 @@ export function Playground({ model, chat, blocked }: Props) {
             </Notice>
           ) : null}
           {blocked !== null ? <Notice tone="info">{blocked}</Notice> : null}
-          <TextArea label={t("playground.prompt")} help={t("playground.sendHint")} rows={3} placeholder={t("playground.placeholder")} value={prompt} onChange={(event) => setPrompt(event.target.value)} />
+          <TextArea label={t("playground.prompt")} help={t("playground.sendHint")} rows={3} placeholder={t("playground.placeholder")} value={prompt} onFocus={blocked === null ? run.prepare : undefined} onChange={(event) => setPrompt(event.target.value)} />
           <div className="row">
             {phase === "answering" ? (
               <Button kind="danger" onClick={run.stop}>{t("playground.stop")}</Button>
@@ -212,24 +212,18 @@ function useRun() {
     const controller = new AbortController();
     running.current = controller;
     try {
-      const attempt = async () => streamChat({ ...request, base: me.api_base, secret: await key.get() }, handlers, controller.signal);
-      await attempt().catch(async (error: unknown) => {
-        // A key this young may not have reached the gateway; a dropped one is replaced.
-        if (!(error instanceof ChatError) || error.status !== 401) throw error;
-        await new Promise((resolve) => window.setTimeout(resolve, 1000));
-        return attempt().catch((again: unknown) => {
-          key.drop();
-          throw again;
-        });
-      });
+      const secret = await key.get();
+      controller.signal.throwIfAborted();
+      await streamChat({ ...request, base: me.api_base, secret }, handlers, controller.signal);
       return { phase: "done" };
     } catch (error) {
+      if (error instanceof ChatError && error.status === 401) key.drop(); // revoked meanwhile: the next try makes another
       return controller.signal.aborted ? { phase: "stopped" } : { phase: "failed", error };
     } finally {
       running.current = null;
     }
   };
-  return { start, stop: () => running.current?.abort() };
+  return { start, stop: () => running.current?.abort(), prepare: () => void key.get().catch(() => undefined) };
 }
 
 function useFailure(): (error: unknown, partial: boolean) => Failure {

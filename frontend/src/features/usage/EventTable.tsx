@@ -2,7 +2,7 @@ import type { InfiniteData, UseInfiniteQueryResult } from "@tanstack/react-query
 import type { Page, UsageEvent } from "@/shared/api/types";
 import { exactMoney } from "@/shared/format/money";
 import { count, duration } from "@/shared/format/number";
-import { dateTime } from "@/shared/format/time";
+import { dateTime, shortDateTime } from "@/shared/format/time";
 import { useI18n } from "@/shared/i18n";
 import { useOrg } from "@/shared/session";
 import { Empty } from "@/shared/ui/Page";
@@ -36,11 +36,17 @@ export function EventTable<E extends UsageEvent>({ query, caption, zone, currenc
         empty={<Empty text={t("usage.empty")} />}
         rowKey={(event) => event.id}
         columns={[
-          { head: t("usage.when"), cell: (event) => <span className="num">{dateTime(event.accepted_at, locale, zone)}</span> },
+          { head: t("usage.when"), cell: (event) => <time className="nowrap num" dateTime={event.accepted_at} title={dateTime(event.accepted_at, locale, zone)}>{shortDateTime(event.accepted_at, locale, zone)}</time> },
           { head: t("usage.deployment"), cell: (event) => nameOf(event.deployment) },
           { head: t("usage.key"), cell: (event) => nameOf(event.key) },
-          { head: t("usage.endpoint"), cell: (event) => <code>{event.endpoint}</code> },
-          { head: t("usage.outcome"), cell: (event) => `${lookup(`outcome.${event.outcome}`) ?? event.outcome} (${event.status})` },
+          {
+            head: t("usage.outcome"),
+            cell: (event) => (
+              <span title={`${t("usage.endpoint")}: ${event.endpoint}`}>
+                {lookup(`outcome.${event.outcome}`) ?? event.outcome} <span className="muted">{event.status}</span>
+              </span>
+            ),
+          },
           { head: t("usage.input"), end: true, cell: (event) => count(event.prompt_tokens, locale) },
           { head: t("usage.cached"), end: true, cell: (event) => count(event.cached_tokens, locale) },
           { head: t("usage.output"), end: true, cell: (event) => count(event.completion_tokens, locale) },

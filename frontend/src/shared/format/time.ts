@@ -20,6 +20,19 @@ export function dateTime(at: string | number | null | undefined, locale: Locale,
   }).format(millis(at));
 }
 
+/** For narrow columns whose head or caption names year and zone. */
+export function shortDateTime(at: string, locale: Locale, timeZone?: string): string {
+  return new Intl.DateTimeFormat(TAG[locale], {
+    month: "short",
+    day: "numeric",
+    hour: "2-digit",
+    minute: "2-digit",
+    second: "2-digit",
+    hourCycle: "h23",
+    ...(timeZone === undefined ? {} : { timeZone }),
+  }).format(millis(at));
+}
+
 export function clock(at: string | number, locale: Locale): string {
   return new Intl.DateTimeFormat(TAG[locale], { hour: "2-digit", minute: "2-digit", second: "2-digit", hourCycle: "h23" }).format(millis(at));
 }
@@ -41,7 +54,7 @@ export function relative(at: string | number, now: number, locale: Locale): stri
   const difference = millis(at) - now;
   const format = new Intl.RelativeTimeFormat(TAG[locale], { numeric: "auto", style: "short" });
   for (const [unit, size] of AGO) {
-    if (Math.abs(difference) >= size) return format.format(Math.trunc(difference / size), unit);
+    if (Math.abs(difference) >= size) return format.format(Math.round(difference / size), unit);
   }
   return format.format(0, "second");
 }

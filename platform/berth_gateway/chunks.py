@@ -116,22 +116,18 @@ class ChunkReader:
 
     def read(self, data: bytes) -> bytes | None:
         """The JSON list of choices to relay, or None when the event has nothing for the client. Raises EngineFault."""
-        fixed = self._fixed
-        if fixed and data.startswith(self._prefix):
+        fixed, prefix = self._fixed, self._prefix
+        if fixed and data.startswith(prefix):
             at = data.rfind(fixed)
-            start = len(self._prefix)
-            if at > start:
+            choices = data[len(prefix) : at + 1]
+            if _UNFINISHED in choices and _FINISHED not in choices and not self._finished:
                 rest = data[at + len(fixed) :]
-                choices = data[start : at + 1]
-                if (
-                    (rest == b"}" or rest.startswith(_RUNNING))
-                    and _UNFINISHED in choices
-                    and _FINISHED not in choices
-                    and not self._finished
-                ):
+                if rest == b"}":
                     self.pieces += 1
-                    if len(rest) > 1:
-                        self._running = rest
+                    return choices
+                if rest.startswith(_RUNNING):
+                    self.pieces += 1
+                    self._running = rest
                     return choices
         return self._read_whole(data)
 

@@ -14,6 +14,9 @@ _SIZE_LINE = re.compile(rb"([0-9A-Fa-f]{1,8})(?:;[\t\x20-\x7e\x80-\xff]*)?\Z")
 _TRAILER_LINE = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+:[\t\x20-\x7e\x80-\xff]*\Z")
 
 
+_sizes: dict[bytes, int] = {}
+
+
 class FramingError(Exception):
     """The bytes are not what the framing announced. Whoever sent them is not trusted with another message."""
 
@@ -21,6 +24,19 @@ class FramingError(Exception):
 def chunk(payload: bytes) -> bytes:
     """One chunk. An empty payload gives nothing, because an empty chunk would end the body."""
     return b"%x\r\n%b\r\n" % (len(payload), payload) if payload else b""
+
+
+def _chunk_size(line: bytes) -> int:
+    """Raises FramingError. Engines' chunks have few sizes, so what was read once is remembered."""
+    length = _sizes.get(line)
+    if length is None:
+        found = _SIZE_LINE.match(line) if len(line) < MAX_LINE else None
+        if found is None:
+            raise FramingError("chunk size")
+        length = int(found[1], 16)
+        if len(line) < 6 and len(_sizes) < 4096:
+            _sizes[line] = length
+    return length
 
 
 class ChunkedBody:
@@ -54,21 +70,21 @@ class ChunkedBody:
             if end < 0:
                 self._hold(data[at:])
                 break
-            line = data[at:end]
-            at = end + 2
             if self._trailing:
-                if self._trailer(line):
-                    self.done, self.rest = True, data[at:]
+                if self._trailer(data[at:end]):
+                    self.done, self.rest = True, data[end + 2 :]
                     break
+                at = end + 2
                 continue
-            found = _SIZE_LINE.match(line) if end - at < MAX_LINE else None
-            if found is None:
-                raise FramingError("chunk size")
-            length = int(found[1], 16)
-            if length:
-                self._left = length + 2
-            else:
+            length = _chunk_size(data[at:end])
+            at = end + 2
+            if not length:
                 self._trailing = True
+            elif data[at + length : at + length + 2] == b"\r\n":  # the whole chunk is here
+                pieces.append(data[at : at + length])
+                at += length + 2
+            else:
+                self._left = length + 2
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
     def _payload(self, data: bytes, at: int, pieces: list[bytes]) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import logging
 import signal
 import socket
@@ -103,6 +104,9 @@ async def _serve(gateway: Gateway, sockets: list[socket.socket], usage_key: byte
     ]
     gateway.log.info("listening", gateway=gateway.config.name, port=sockets[0].getsockname()[1])
     gateway.log.flush()
+    # What exists by now stays: the collector need not walk through it again and again.
+    gc.collect()
+    gc.freeze()
     stopping = loop.create_task(stop.wait())
     # A task that ends by itself is a fault of ours; the supervisor starts the process anew.
     done, _ = await asyncio.wait([stopping, *work], return_when=asyncio.FIRST_COMPLETED)

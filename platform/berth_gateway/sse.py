@@ -24,8 +24,10 @@ class EventSplitter:
 
     def feed(self, data: bytes) -> list[bytes]:
         """The data of each event that is now complete. Events without data are left out."""
-        if not self._held and self._begun and not self._after_cr and b"\r" not in data and data.endswith(b"\n\n"):
-            # By far the most common: whole events, LF, one line each.
+        if self._begun and not self._held and not self._after_cr and data[-2:] == b"\n\n" and b"\r" not in data:
+            # By far the most common: whole events, LF, one line each; and of these, a single one.
+            if data.count(b"\n") == 2 and data[:6] == b"data: ":
+                return [data[6:-2]]
             out = []
             for block in data[:-2].split(b"\n\n"):
                 if block.startswith(b"data: ") and b"\n" not in block:

@@ -1,0 +1,160 @@
+"""The dashboard as a person uses it: sign in, press Deploy, watch it start, chat with it. In a real headless Chromium."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Iterator
+
+import httpx
+import pytest
+from playwright.sync_api import Browser, Page, expect, sync_playwright
+
+from tests.e2e.conftest import Platform
+
+pytestmark = [pytest.mark.e2e, pytest.mark.browser, pytest.mark.timeout(300)]
+
+FLAGS = [
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    chromium = shutil.which("chromium")
+    assert chromium, (
+        "These tests need Debian's Chromium; `make test` installs it as root and otherwise leaves them out."
+    )
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=chromium, args=FLAGS)
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def page(browser: Browser, platform_up: Platform) -> Iterator[Page]:
+    """A fresh profile. Whatever the page does, no script error, no refused policy and no foreign address may occur."""
+    context = browser.new_context(base_url=platform_up.demo["dashboard_url"], locale="en-GB")
+    page = context.new_page()
+    problems: list[str] = []
+    allowed = tuple(platform_up.demo[name].removesuffix("/v1") for name in ("dashboard_url", "api_base"))
+    page.on("pageerror", lambda error: problems.append(str(error)))
+    page.on("console", lambda m: problems.append(m.text) if "Content Security Policy" in m.text else None)
+    page.on("request", lambda r: problems.append(r.url) if not r.url.startswith((*allowed, "data:", "blob:")) else None)
+    yield page
+    context.close()
+    assert problems == []
+
+
+def sign_in(page: Page, platform: Platform) -> None:
+    page.goto("/")
+    page.get_by_label("E-mail").fill(platform.demo["email"])
+    page.get_by_label("Password").fill(platform.demo["password"])
+    page.get_by_role("button", name="Sign in").click()
+    expect(page.get_by_role("heading", level=1)).to_have_text("Overview")
+
+
+def test_deploy_by_clicking_and_chat_with_it(page: Page, platform_up: Platform) -> None:
+    sign_in(page, platform_up)
+    page.get_by_role("navigation", name="Main").get_by_role("link", name="Deploy", exact=True).click()
+    page.get_by_label("Deployment name").fill("by-hand")
+    page.get_by_label("Context length").select_option("2048")
+    expect(page.get_by_text("Fits", exact=True)).to_be_visible()
+    page.get_by_role("button", name=re.compile("^Deploy")).click()
+    expect(page.get_by_role("heading", level=1)).to_contain_text("by-hand")
+    # The live timeline reaches the first token by itself, without a reload.
+    expect(page.get_by_role("listitem").filter(has_text="First token")).to_be_visible()
+    expect(page.get_by_role("main").get_by_role("status").first).to_contain_text("Ready", timeout=60_000)
+    page.get_by_role("navigation", name="Deployment").get_by_role("link", name="Playground").click()
+    page.get_by_label("Message").fill("What is a berth?")
+    page.get_by_role("button", name="Send").click()
+    # Token counts are the gateway's own, which come with the end of the stream.
+    expect(page.get_by_text(re.compile(r"\d+ in · [1-9]\d* out"))).to_be_visible(timeout=90_000)
+    expect(page.get_by_text(re.compile("^(stop|length)"))).to_be_visible()
+    page.reload()
+    expect(page.get_by_text("What is a berth?")).to_have_count(0)
+    stored = page.evaluate("() => JSON.stringify(localStorage) + JSON.stringify(sessionStorage)")
+    assert "bth_sk_" not in stored
+    assert "berth?" not in stored
+    # What was made by clicking is called by its full name with an ordinary key.
+    headers = {"Authorization": f"Bearer {platform_up.demo['api_key']}"}
+    body = {"model": "my-org/by-hand", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 3}
+    platform_up.wait_for(
+        lambda: (
+            httpx.post(
+                f"{platform_up.demo['api_base']}/chat/completions", json=body, headers=headers, timeout=60
+            ).status_code
+            == 200
+        )
+    )
+
+
+def test_a_key_is_shown_once_works_and_can_be_revoked(page: Page, platform_up: Platform) -> None:
+    sign_in(page, platform_up)
+    page.get_by_role("navigation", name="Main").get_by_role("link", name="API keys").click()
+    page.get_by_role("button", name="Create key").first.click()
+    page.get_by_role("dialog").get_by_label("Name").fill("from the browser")
+    page.get_by_role("dialog").get_by_role("button", name="Create key").click()
+    secret = platform_up.wait_for(
+        lambda: next(iter(re.findall(r"bth_sk_[0-9A-Za-z]{40,}", page.content() + secret_field(page))), None)
+    )
+    models = f"{platform_up.demo['api_base']}/models"
+    headers = {"Authorization": f"Bearer {secret}"}
+    platform_up.wait_for(lambda: httpx.get(models, headers=headers).status_code == 200)
+    page.get_by_role("button", name="I have stored it").click()
+    assert secret not in page.content() + secret_field(page)
+    page.reload()
+    row = page.get_by_role("row", name=re.compile("from the browser"))
+    expect(row).to_be_visible()
+    assert secret not in page.content()
+    row.get_by_role("button", name=re.compile("Revoke")).click()
+    dialog = page.get_by_role("dialog")
+    dialog.get_by_role("textbox").fill(secret[-4:])
+    dialog.get_by_role("button", name=re.compile("Revoke")).click()
+    expect(row.get_by_text(re.compile("Revoked"))).to_be_visible()
+    platform_up.wait_for(lambda: httpx.get(models, headers=headers).status_code == 401)
+
+
+def secret_field(page: Page) -> str:
+    """Values of inputs are not in the page's markup."""
+    return str(page.evaluate("() => [...document.querySelectorAll('input')].map(i => i.value).join(' ')"))
+
+
+def test_usage_and_statement_agree(page: Page, platform_up: Platform) -> None:
+    sign_in(page, platform_up)
+    navigation = page.get_by_role("navigation", name="Main")
+    navigation.get_by_role("link", name="Usage").click()
+    expect(page.get_by_role("heading", level=1)).to_have_text("Usage")
+    expect(page.get_by_role("table").first).to_be_visible()
+    navigation.get_by_role("link", name="Statements").click()
+    expect(page.get_by_role("heading", level=1)).to_contain_text("Statement")
+    expect(page.get_by_role("table").first).to_be_visible()
+
+
+def test_everything_is_there_in_chinese_too(page: Page, platform_up: Platform) -> None:
+    sign_in(page, platform_up)
+    page.get_by_role("link", name="Account").or_(page.get_by_role("button", name="Account")).first.click()
+    page.get_by_role("group", name="Language").first.get_by_text("简体中文").click()
+    navigation = page.get_by_role("navigation").first
+    for word in ("模型", "部署", "用量", "账单"):
+        expect(navigation.get_by_text(word).first).to_be_visible()
+    assert page.evaluate("() => document.documentElement.lang").startswith("zh")
+
+
+@pytest.mark.threat("A7")
+def test_names_and_answers_are_text_never_markup(page: Page, platform_up: Platform) -> None:
+    """A key's name may be anything; it is shown, and it does not run (threat A7)."""
+    session = platform_up.sign_in()
+    evil = "<img src=x onerror=alert(1)>"
+    session.post("/api/v1/orgs/my-org/keys", json={"name": evil}).raise_for_status()
+    dialogs: list[str] = []
+    page.on("dialog", lambda dialog: (dialogs.append(dialog.message), dialog.dismiss()))
+    sign_in(page, platform_up)
+    page.get_by_role("navigation", name="Main").get_by_role("link", name="API keys").click()
+    expect(page.get_by_text(evil).first).to_be_visible()
+    assert dialogs == []

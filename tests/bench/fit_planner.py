@@ -13,6 +13,7 @@ import copy
 import math
 import statistics
 import sys
+import tomllib
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -23,11 +24,11 @@ sys.path.insert(0, str(ROOT / "platform"))
 
 from berth.planner.answers import Unanswerable, answer  # noqa: E402
 from berth.planner.measurements import Measurement, read_measurements  # noqa: E402
-from berth.planner.tables import document  # noqa: E402
 from fit_stages import STAGES, Stage  # noqa: E402
 
 PRIOR = 0.01  # of squared log distance from the start
 HUBER = 0.15  # log error beyond which a point counts linearly
+START = Path(__file__).with_name("fit_start.toml")
 COEFFICIENTS = ROOT / "platform/berth/planner/data/coefficients.toml"
 
 Sections = dict[str, Any]
@@ -145,7 +146,7 @@ def main() -> None:
     given = parser.parse_args()
     with given.truth.open(newline="", encoding="utf-8") as lines:
         points = read_measurements(lines)
-    sections = copy.deepcopy(document("coefficients.toml"))
+    sections = tomllib.loads(START.read_text(encoding="utf-8"))
     if given.leave_out:
         leave_out(points, sections)
         return

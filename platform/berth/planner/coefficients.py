@@ -7,7 +7,7 @@ that depends on the kind of memory or the element type is a table with its own `
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import cache
+from functools import cache, cached_property
 from typing import Any
 
 import msgspec
@@ -17,11 +17,16 @@ from berth.planner.tables import document
 Table = Mapping[str, Any]
 
 
-class Coefficients(msgspec.Struct, frozen=True):
+class Coefficients(msgspec.Struct, frozen=True, dict=True):
     """Of one engine. `chain` goes from the engine's own section to the default."""
 
     engine: str
     chain: tuple[Table, ...]
+
+    @cached_property
+    def known(self) -> dict[tuple[str, ...], dict[str, float]]:
+        """What was looked up already, by kinds and name."""
+        return {}
 
     def value(self, name: str, *kinds: str) -> float:
         """The first of `kinds` that any section of the chain knows, sections before kinds' defaults."""

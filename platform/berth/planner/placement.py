@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cached_property
+from typing import Any
 
 import msgspec
 
@@ -58,7 +59,7 @@ class Placement(msgspec.Struct, frozen=True, dict=True):
 
     @cached_property
     def _values(self) -> Callable[[str], float]:
-        known: dict[str, float] = {}
+        known = self.coefficients.known.setdefault(self._kinds, {})
 
         def value(name: str) -> float:
             if name not in known:
@@ -66,6 +67,17 @@ class Placement(msgspec.Struct, frozen=True, dict=True):
             return known[name]
 
         return value
+
+    def derived(self, name: str, build: Callable[..., Any]) -> Any:
+        """What `build` makes of this placement, once. A builder without parameters (dict) makes an empty store."""
+        store = self._store
+        if name not in store:
+            store[name] = build() if build is dict else build(self)
+        return store[name]
+
+    @cached_property
+    def _store(self) -> dict[str, Any]:
+        return {}
 
     @cached_property
     def compute(self) -> str:

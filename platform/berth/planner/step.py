@@ -6,6 +6,8 @@ step, each sequence and each collective. A prefill multiplies prompt tokens with
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from berth.planner.placement import Placement, kv_read_bytes
 from berth.planner.weights import read_bytes
 
@@ -16,24 +18,46 @@ MICRO_BATCH = 512.0  # tokens that llama.cpp computes at once
 def decode_step(place: Placement, batch: float, context: float) -> float:
     """One token for each of `batch` sequences, whose contexts are `context` tokens on average. With pipeline parallelism: the time in which
     every sequence gets a token while all stages are busy."""
-    stages = place.pipeline_parallel
-    each = batch / stages
-    model, gpu = place.model, place.gpu
-    reading = _read_per_device(place, each) / stages / (gpu.bandwidth * place.value("weights_efficiency"))
-    multiplying = _multiplied_per_device(place, each) / stages / (gpu.peak(place.compute) * place.value("decode_mfu"))
-    weights = smooth_max(reading, multiplying, place.value("overlap"))
-    cache = each * _cache_read(place, context) / (place.kv_shares * stages)
-    attending = cache / (gpu.bandwidth * place.value("kv_efficiency"))
-    layers = model.layers / stages
-    fixed = MICRO * (place.value("layer_us") * layers + place.value("step_us") + place.value("sequence_us") * each / place.attention_replicas)
+    rates = place.derived("decode", _decode_rates)
+    each = batch / place.pipeline_parallel
+    reading = rates.read if not place.model.experts else _read_per_device(place, each) * rates.read_second
+    stage = smooth_max(reading, rates.multiply * each, rates.overlap) + each * (_cache_read(place, context) * rates.cache_second + rates.sequence)
+    if place.tensor_parallel > 1:
+        stage += collectives(place, each) / place.pipeline_parallel
+    return (stage + rates.fixed) * place.pipeline_parallel
+
+
+class _Decode(NamedTuple):
+    """Seconds: of a step, for a byte of weights, a sequence's multiplications, a byte of its cache, its bookkeeping."""
+
+    fixed: float
+    read: float
+    read_second: float
+    multiply: float
+    cache_second: float
+    sequence: float
+    overlap: float
+
+
+def _decode_rates(place: Placement) -> _Decode:
+    stages, model, gpu = place.pipeline_parallel, place.model, place.gpu
+    fixed = place.value("layer_us") * model.layers / stages + place.value("step_us")
     if model.experts:
-        fixed += MICRO * place.value("expert_layer_us") * model.expert_layers / stages
-    stage = weights + attending + fixed + collectives(place, each) / stages
+        fixed += place.value("expert_layer_us") * model.expert_layers / stages
     if place.split_layers > 1:
-        stage += MICRO * place.value("split_us") * (place.split_layers - 1)
+        fixed += place.value("split_us") * (place.split_layers - 1)
     if stages > 1:
-        stage += MICRO * place.value("stage_us")
-    return stage * stages
+        fixed += place.value("stage_us")
+    read_second = 1.0 / (stages * gpu.bandwidth * place.value("weights_efficiency"))
+    return _Decode(
+        fixed=MICRO * fixed,
+        read=0.0 if model.experts else _read_per_device(place, 1.0) * read_second,
+        read_second=read_second,
+        multiply=_multiplied_per_device(place, 1.0) / stages / (gpu.peak(place.compute) * place.value("decode_mfu")),
+        cache_second=_expansion(place) / (place.kv_shares * stages * gpu.bandwidth * place.value("kv_efficiency")),
+        sequence=MICRO * place.value("sequence_us") / place.attention_replicas,
+        overlap=place.value("overlap"),
+    )
 
 
 def _read_per_device(place: Placement, batch: float) -> float:
@@ -57,18 +81,33 @@ def active_expert_parameters(place: Placement) -> float:
 
 
 def _cache_read(place: Placement, context: float) -> float:
-    """Bytes of one sequence's cache. Engines without grouped-query kernels copy every KV head for each of its query heads."""
-    size = kv_read_bytes(place.model, context, place.kv_bits)
+    """Bytes of one sequence's cache."""
+    known = place.derived("cache", dict)
+    if context not in known:
+        if len(known) > 512:
+            known.clear()
+        known[context] = kv_read_bytes(place.model, context, place.kv_bits)
+    return float(known[context])
+
+
+def _expansion(place: Placement) -> float:
+    """Engines without grouped-query kernels copy every KV head for each of its query heads."""
     heads = max((group.kv_heads for group in place.model.attention), default=1)
-    return size * (place.model.heads / heads) ** place.value("kv_expanded")
+    return float((place.model.heads / heads) ** place.value("kv_expanded"))
 
 
 def collectives(place: Placement, tokens: float) -> float:
     """Two all-reduces a layer over the tensor-parallel group."""
-    n = place.tensor_parallel
-    if n == 1:
+    if place.tensor_parallel == 1:
         return 0.0
-    size = tokens * place.model.embedding_length * 2.0
+    waiting, moving = place.derived("collectives", _collective_rates)
+    return float(waiting + moving * tokens)
+
+
+def _collective_rates(place: Placement) -> tuple[float, float]:
+    """Seconds of all layers: for one step, and for each token."""
+    n = place.tensor_parallel
+    size = place.model.embedding_length * 2.0
     link = place.gpu.link_bandwidth or 10e9
     moving = 2.0 * (n - 1) / n * size / (link * place.value("link_efficiency"))
     if place.attention_replicas > 1:  # tokens go to the devices of their experts and back, once a layer
@@ -76,7 +115,7 @@ def collectives(place: Placement, tokens: float) -> float:
     waiting = MICRO * place.value("collective_us") * (1.0 + place.value("collective_growth") * (n - 2))
     if place.gpu.link not in ("nvlink", "xgmi"):
         waiting *= place.value("collective_pcie")
-    return 2.0 * place.model.layers * (moving + waiting)
+    return 2.0 * place.model.layers * waiting, 2.0 * place.model.layers * moving
 
 
 def prefill(place: Placement, tokens: float, context: float = 0.0) -> float:
@@ -91,22 +130,25 @@ def prefill(place: Placement, tokens: float, context: float = 0.0) -> float:
 
 def prefill_work(place: Placement, tokens: float, context: float = 0.0) -> float:
     """The arithmetic alone: what a prefill adds to steps that run anyway."""
-    model, gpu = place.model, place.gpu
-    linear = 2.0 * body_parameters(place) * tokens
+    linear, by_group, collective = place.derived("prefill", _prefill_rates)
     attention = 0.0
-    query = model.query_heads_length or model.embedding_length
-    for group in model.attention:
-        reach = context + tokens / 2.0
-        if group.window is not None:
-            reach = min(reach, group.window)
-        attention += 4.0 * tokens * reach * query * group.layers
-    shards = place.tensor_parallel
-    devices = shards * place.pipeline_parallel * _stages_at_once(place, tokens)
+    reach = context + tokens / 2.0
+    for window, second in by_group:
+        attention += second * (reach if window is None or reach < window else window)
+    return float(tokens * (linear + attention) / _stages_at_once(place, tokens) + collectives(place, tokens) * collective)
+
+
+def _prefill_rates(place: Placement) -> tuple[float, tuple[tuple[int | None, float], ...], float]:
+    """Seconds for a token's multiplications; by window, for a token's attention to one token; the share of collectives that shows."""
+    model, gpu = place.model, place.gpu
+    devices = place.tensor_parallel * place.pipeline_parallel
     rate = gpu.peak(place.compute) * place.value("prefill_mfu") * devices
-    attention_rate = gpu.peak("fp16") * place.value("attention_mfu") * devices
     if model.experts:
         rate *= place.value("expert_mfu")
-    return linear / rate + attention / attention_rate + collectives(place, tokens) * place.value("prefill_collectives")
+    query = model.query_heads_length or model.embedding_length
+    attention_rate = gpu.peak("fp16") * place.value("attention_mfu") * devices
+    groups = tuple((group.window, 4.0 * query * group.layers / attention_rate) for group in model.attention)
+    return 2.0 * body_parameters(place) / rate, groups, place.value("prefill_collectives")
 
 
 def _stages_at_once(place: Placement, tokens: float) -> float:

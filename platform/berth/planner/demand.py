@@ -1,0 +1,86 @@
+"""What is asked of a service, in people's words and in numbers. Everything has a default; what was not said is shown as assumed."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from typing import Annotated, Final
+
+import msgspec
+
+from berth.planner.explain import Reason, number, reason
+
+Positive = Annotated[float, msgspec.Meta(gt=0)]
+Count = Annotated[int, msgspec.Meta(ge=1)]
+
+QUALITY: Final = {"best": 0.01, "balanced": 0.04, "economy": 0.10}  # the largest loss of a benchmark's score that is accepted
+
+
+class Demand(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Tokens, seconds and US dollars. Either `users` (with the time they think), `requests_per_second` or `streams` says how much there is
+    to do; of several, the last one named here counts."""
+
+    users: Count | None = None
+    think_seconds: Annotated[float, msgspec.Meta(ge=0)] = 30.0  # between an answer and the next question
+    requests_per_second: Positive | None = None
+    streams: Count | None = None  # requests that are really open at the same time
+    prompt_tokens: Count = 512
+    prompt_tokens_p95: Count | None = None  # default: three times the median
+    reply_tokens: Count = 256
+    reply_tokens_p95: Count | None = None
+    ttft_ms: Positive | None = 1_000.0
+    ttft_quantile: Annotated[float, msgspec.Meta(gt=0, lt=1)] = 0.5
+    tokens_per_second: Positive | None = 20.0  # for each user
+    reply_seconds: Positive | None = None  # the whole answer
+    context_length: Count | None = None  # default: the 95th percentiles of prompt and reply
+    quality: str = "balanced"  # best, balanced, economy
+    most_loss: Annotated[float, msgspec.Meta(ge=0, le=1)] | None = None  # instead of `quality`
+    most_per_hour: Decimal | None = None
+    most_per_interaction: Decimal | None = None
+    cached_share: Annotated[float, msgspec.Meta(ge=0, le=0.99)] = 0.0  # of prompt tokens that a prefix cache answers
+    engines: tuple[str, ...] = ()  # allowed; none named: all
+    tiers: tuple[str, ...] = ()
+    features: tuple[str, ...] = ()  # lora, tools, json_schema, vision …
+    most_replicas: Annotated[int, msgspec.Meta(ge=1, le=256)] = 64
+    spare_replicas: Annotated[int, msgspec.Meta(ge=0)] = 0  # that may fail while the needs are still met
+
+    @property
+    def context(self) -> int:
+        prompt = self.prompt_tokens_p95 or 3 * self.prompt_tokens
+        reply = self.reply_tokens_p95 or 3 * self.reply_tokens
+        return self.context_length or prompt + reply
+
+    @property
+    def loss(self) -> float:
+        return self.most_loss if self.most_loss is not None else QUALITY.get(self.quality, QUALITY["balanced"])
+
+
+class Flow(msgspec.Struct, frozen=True):
+    """The load that a demand means, at a response time: Little's law."""
+
+    rate: float  # requests a second
+    in_flight: float
+
+
+def flow(demand: Demand, response_seconds: float) -> Flow:
+    """In flight = rate x response time. People wait for the answer before they think, so slow answers make them ask less often."""
+    if demand.streams is not None:
+        return Flow(demand.streams / response_seconds, float(demand.streams))
+    if demand.requests_per_second is not None:
+        return Flow(demand.requests_per_second, demand.requests_per_second * response_seconds)
+    users = demand.users or 1
+    rate = users / (demand.think_seconds + response_seconds)
+    return Flow(rate, rate * response_seconds)
+
+
+def in_words(demand: Demand, found: Flow, response_seconds: float) -> Reason:
+    """The arithmetic from people to requests in flight."""
+    if demand.streams is not None:
+        return reason("streams", f"{demand.streams} requests are open at the same time, as asked.", streams=demand.streams)
+    if demand.requests_per_second is not None:
+        text = f"{number(found.rate)} requests a second x {response_seconds:.1f} s an answer = {number(found.in_flight)} in flight."
+    else:
+        text = (
+            f"{demand.users or 1} people, each with {demand.think_seconds:g} s between an answer and the next question and {response_seconds:.1f} s "
+            f"an answer, ask {number(found.rate)} times a second: {number(found.in_flight)} in flight (Little's law)."
+        )
+    return reason("little", text, rate=round(found.rate, 3), in_flight=round(found.in_flight, 2), response=round(response_seconds, 3))

@@ -1,0 +1,118 @@
+"""What would have to change: the nearest plans when nothing meets a demand, and what a pin costs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from decimal import Decimal
+from typing import Any
+
+import msgspec
+
+from berth.catalog.facts import ModelFacts
+from berth.planner.assess import Assessed
+from berth.planner.demand import QUALITY, Demand
+from berth.planner.explain import Reason, number, reason
+from berth.planner.market import Station
+from berth.planner.survey import Fixed, Survey, survey
+
+
+class Remedy(msgspec.Struct, frozen=True):
+    """One change of what was asked, and the plan that it makes possible."""
+
+    change: Reason
+    plan: Assessed
+
+
+def remedies(model: ModelFacts, demand: Demand, fixed: Fixed, market: Sequence[Station] | None = None) -> tuple[Remedy, ...]:
+    """Single changes, each of which was tried; cheapest first. Empty: no single one helps."""
+    found = []
+    for change, other in _changes(model, demand):
+        planned = survey(model, other, fixed=fixed, market=market).chosen
+        if planned is not None:
+            found.append(Remedy(change(planned), planned))
+    for name in fixed.names:
+        planned = survey(model, demand, fixed=msgspec.structs.replace(fixed, **{name: None}), market=market).chosen
+        if planned is not None:
+            found.append(Remedy(reason("unpin", f"Do not pin the {name.replace('_', ' ')}: {planned.option.label}.", field=name), planned))
+    return tuple(sorted(found, key=lambda each: (each.plan.per_hour is None, each.plan.per_hour or Decimal(0), each.change.code)))
+
+
+Change = tuple[Callable[[Assessed], Reason], Demand]
+
+
+def _changes(model: ModelFacts, demand: Demand) -> Iterator[Change]:
+    """The need is dropped to learn what can be had; the sentence then says how much is enough."""
+
+    def without(**fields: Any) -> Demand:
+        return msgspec.structs.replace(demand, **fields)
+
+    if demand.ttft_ms is not None:
+        yield _first, without(ttft_ms=None)
+    if demand.tokens_per_second is not None:
+        yield _speed, without(tokens_per_second=None)
+    if demand.reply_seconds is not None:
+        yield _reply, without(reply_seconds=None)
+    if demand.most_per_hour is not None or demand.most_per_interaction is not None:
+        yield _price, without(most_per_hour=None, most_per_interaction=None)
+    if demand.loss < QUALITY["economy"]:
+        yield _quality, without(quality="economy", most_loss=None)
+    for share in (2, 4, 8):
+        shorter = max(256, min(demand.context, model.context_length) // share)
+        if shorter >= demand.prompt_tokens + demand.reply_tokens and shorter < demand.context:
+            yield _context(shorter), without(context_length=shorter)
+    if demand.context > model.context_length >= demand.prompt_tokens + demand.reply_tokens:
+        yield _context(model.context_length), without(context_length=model.context_length)
+    if demand.engines or demand.tiers:
+        yield _anywhere, without(engines=(), tiers=())
+
+
+def _first(plan: Assessed) -> Reason:
+    value = 1e3 * plan.speed.first * (1 + plan.first_margin)
+    return reason("later_first_token", f"Accept a first token after {number(value)} ms: {plan.option.label}.", field="ttft_ms", value=round(value))
+
+
+def _speed(plan: Assessed) -> Reason:
+    value = 1 / (plan.speed.tpot * (1 + plan.speed_margin))
+    return reason("less_speed", f"Accept {number(value)} tokens a second for each user: {plan.option.label}.", field="tokens_per_second", value=round(value, 1))
+
+
+def _reply(plan: Assessed) -> Reason:
+    value = plan.flow.in_flight / max(1e-9, plan.flow.rate)
+    return reason("later_reply", f"Accept {value:.1f} s for a whole reply: {plan.option.label}.", field="reply_seconds", value=round(value, 2))
+
+
+def _price(plan: Assessed) -> Reason:
+    return reason("higher_ceiling", f"Raise the ceiling to ${plan.per_hour} an hour: {plan.option.label}.", field="most_per_hour", value=plan.per_hour)
+
+
+def _quality(plan: Assessed) -> Reason:
+    return reason("lower_quality", f"Accept a loss of {100 * plan.loss:.1f} %: {plan.option.label}.", field="most_loss", value=round(plan.loss, 4))
+
+
+def _context(length: int) -> Callable[[Assessed], Reason]:
+    def change(plan: Assessed) -> Reason:
+        return reason("shorter_context", f"Lower the context to {length:,} tokens: {plan.option.label}.", field="context_length", value=length)
+
+    return change
+
+
+def _anywhere(plan: Assessed) -> Reason:
+    return reason("more_tiers", f"Allow other tiers and engines: {plan.option.label}.", field="tiers", value=plan.option.station.key)
+
+
+class PinCost(msgspec.Struct, frozen=True):
+    pin: str
+    value: str
+    per_hour: Decimal | None  # more than the plan without this pin; None: not both have a price
+
+
+def pin_costs(model: ModelFacts, demand: Demand, found: Survey, market: Sequence[Station] | None = None) -> tuple[PinCost, ...]:
+    """What each pin adds to the price of the plan."""
+    costs = []
+    for name in found.fixed.names:
+        freed = survey(model, demand, fixed=msgspec.structs.replace(found.fixed, **{name: None}), market=market).chosen
+        more = None
+        if freed and found.chosen and freed.per_hour is not None and found.chosen.per_hour is not None:
+            more = found.chosen.per_hour - freed.per_hour
+        costs.append(PinCost(name, str(getattr(found.fixed, name)), more))
+    return tuple(costs)

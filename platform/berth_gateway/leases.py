@@ -23,6 +23,7 @@ from berth_gateway.snapshot import View
 TICK_SECONDS = 0.1
 ANSWER_SECONDS = 0.05  # how long a request waits for Valkey
 PROBE_SECONDS = 1.0
+LOOP_PASSES = 8
 WORKERS_SECONDS = 5.0
 MOST_IN_ONE = 128  # pools or purses in one message beside those that requests wait for
 READ_EVENTS = 2000
@@ -113,18 +114,33 @@ class Lessor:
         asks = self._bounded(gate.collect(tick=tick))
         if not asks and gate.connected and not any(each.asked for each in gate.waiting):
             return
-        patience = ANSWER_SECONDS if gate.waiting or asks.purses or asks.pools else PROBE_SECONDS
+        sending = asyncio.ensure_future(self._send(asks))
         try:
-            async with asyncio.timeout(patience if gate.connected else PROBE_SECONDS):
-                await self._send(asks)
+            await self._patiently(sending)
+            sending.result()
         except LOST:
             for pool in asks.pools:
-                pool.unanswered(self._gate.now())
+                pool.unanswered(gate.now())
             gate.unanswered()
             self._failed()
             await asyncio.sleep(TICK_SECONDS)
         else:
             gate.answered()
+        finally:
+            sending.cancel()
+
+    async def _patiently(self, sending: asyncio.Future[None]) -> None:
+        """Requests wait for a short while; the message itself may take longer, so that its answer is not lost. Raises TimeoutError."""
+        await asyncio.wait({sending}, timeout=ANSWER_SECONDS if self._gate.connected else PROBE_SECONDS)
+        for _ in range(LOOP_PASSES):
+            # If this process was what was slow, the answer is here and only has to be read.
+            if sending.done():
+                return
+            await asyncio.sleep(0)
+        self._gate.unanswered()
+        await asyncio.wait({sending}, timeout=PROBE_SECONDS)
+        if not sending.done():
+            raise TimeoutError
 
     @staticmethod
     def _bounded(asks: Asks) -> Asks:

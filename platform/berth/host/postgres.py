@@ -32,7 +32,7 @@ PRIVATE = {
     "log_statement": "none",
 }
 # For tests alone: a crash of the machine would lose data, a crash of the server does not.
-FAST = {"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off", "autovacuum": "off"}
+FAST = {"fsync": "off", "full_page_writes": "off", "autovacuum": "off"}
 
 
 def binaries() -> Path:

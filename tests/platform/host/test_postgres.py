@@ -22,7 +22,7 @@ PASSWORD = "it's a 'pass@word/with:marks"
 
 @pytest.fixture
 def postgres(tmp_path: Path) -> Iterator[Postgres]:
-    server = Postgres(tmp_path / "postgres", free_port(), PASSWORD)
+    server = Postgres(tmp_path / "postgres", free_port(), PASSWORD, durable=False)
     server.start(tmp_path / "postgres.log")
     yield server
     server.stop()
@@ -165,7 +165,7 @@ def test_root_without_user_namespaces(
 def test_waits_for_a_dying_predecessor(postgres: Postgres, tmp_path: Path) -> None:
     """A second manager starts while the first server is still shutting down."""
     assert postgres.process is not None
-    successor = Postgres(postgres.folder, postgres.port, PASSWORD)
+    successor = Postgres(postgres.folder, postgres.port, PASSWORD, durable=False)
     successor.spawn(tmp_path / "successor.log")
     time.sleep(0.3)
     assert not successor.ready(), "two servers on one data folder"

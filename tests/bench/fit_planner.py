@@ -22,9 +22,10 @@ from typing import Any, NamedTuple
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "platform"))
 
+from fit_stages import STAGES, Stage  # noqa: E402
+
 from berth.planner.answers import Unanswerable, answer  # noqa: E402
 from berth.planner.measurements import Measurement, read_measurements  # noqa: E402
-from fit_stages import STAGES, Stage  # noqa: E402
 
 PRIOR = 0.01  # of squared log distance from the start
 HUBER = 0.15  # log error beyond which a point counts linearly
@@ -58,7 +59,9 @@ def loss(points: Sequence[Measurement], sections: Sections) -> float:
     groups: dict[tuple[str, str], list[float]] = defaultdict(list)
     for point in points:
         error = abs(math.log(answer(point, sections).value / point.value))
-        groups[(point.source_key, point.metric)].append(error if error < HUBER else HUBER + 0.5 * (1 - math.exp(-2 * (error - HUBER))))
+        groups[(point.source_key, point.metric)].append(
+            error if error < HUBER else HUBER + 0.5 * (1 - math.exp(-2 * (error - HUBER)))
+        )
     return statistics.fmean(statistics.fmean(errors) for errors in groups.values()) if groups else 0.0
 
 
@@ -95,20 +98,25 @@ def _answerable(point: Measurement, sections: Sections) -> bool:
         return False
 
 
-def fit_all(points: Sequence[Measurement], sections: Sections, only: Sequence[str] = (), *, quiet: bool = False) -> Sections:
+def fit_all(
+    points: Sequence[Measurement], sections: Sections, only: Sequence[str] = (), *, quiet: bool = False
+) -> Sections:
     for stage in STAGES:
         if only and stage.name not in only:
             continue
         sections, cost = fit(stage, points, sections)
         if not quiet:
-            print(f"{stage.name}: {cost:.4f} ", {text: round(Path3.parse(text).get(sections), 4) for text in stage.parameters})
+            print(
+                f"{stage.name}: {cost:.4f} ",
+                {text: round(Path3.parse(text).get(sections), 4) for text in stage.parameters},
+            )
     return sections
 
 
 def render(sections: Sections) -> str:
     lines = [
-        "# The planner's fitted numbers. Written by tests/bench/fit_planner.py from tests/data/planner/planner_truth.csv; see docs/planner.md for what",
-        "# each means, where it starts from and how far it is off. Efficiencies are shares of data-sheet peaks; *_us are microseconds.",
+        "# The planner's fitted numbers. Written by tests/bench/fit_planner.py from tests/data/planner/planner_truth.csv; see",
+        "# docs/planner.md for what each means, where it starts from and how far it is off. Efficiencies are shares of data-sheet peaks; *_us are microseconds.",
     ]
     for name, section in sections.items():
         lines += ["", f"[{name}]"]
@@ -131,10 +139,15 @@ def leave_out(points: Sequence[Measurement], sections: Sections) -> None:
         fitted = fit_all(rest, copy.deepcopy(sections), touched, quiet=True)
         groups: dict[str, list[float]] = defaultdict(list)
         for point in points:
-            if point.source_key == source and any(stage.takes(point) for stage in STAGES) and _answerable(point, fitted):
+            if (
+                point.source_key == source
+                and any(stage.takes(point) for stage in STAGES)
+                and _answerable(point, fitted)
+            ):
                 groups[point.metric].append(answer(point, fitted).value / point.value - 1)
         for metric, errors in sorted(groups.items()):
-            print(f"{source:5s} {metric:34s} n={len(errors):3d} median={statistics.median(map(abs, errors)):6.1%} bias={statistics.median(errors):+6.1%}")
+            size, bias = statistics.median(map(abs, errors)), statistics.median(errors)
+            print(f"{source:5s} {metric:34s} n={len(errors):3d} median={size:6.1%} bias={bias:+6.1%}")
 
 
 def main() -> None:

@@ -32,7 +32,16 @@ class Unanswerable(Exception):
     """The reason is the message; it groups points, so it names no numbers."""
 
 
-SPLITTING: Final = ("llamacpp", "llamacpp_vulkan", "ollama", "transformers", "autoawq", "autoawq_gemv", "exllama", "exllamav2")
+SPLITTING: Final = (
+    "llamacpp",
+    "llamacpp_vulkan",
+    "ollama",
+    "transformers",
+    "autoawq",
+    "autoawq_gemv",
+    "exllama",
+    "exllamav2",
+)
 
 
 def model_of(point: Measurement) -> ModelFacts:
@@ -80,7 +89,11 @@ def placement_of(point: Measurement, sections: Sections = None) -> Placement:
     if not engine:
         raise Unanswerable(f"the engine is not known ({point.runtime or 'not stated'})")
     chosen, gpu = scheme_of(point, model), gpu_of(point)
-    if engine.removesuffix("_v0").removesuffix("_late") in SPLITTING and engine != "llamacpp_v0" and point.tensor_parallel in (None, 1):
+    if (
+        engine.removesuffix("_v0").removesuffix("_late") in SPLITTING
+        and engine != "llamacpp_v0"
+        and point.tensor_parallel in (None, 1)
+    ):
         tensor, split = 1, point.gpus
     elif engine == "llamacpp_v0":
         tensor, split = point.gpus, 1  # llama.cpp split every matrix by rows then

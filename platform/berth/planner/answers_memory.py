@@ -33,7 +33,10 @@ def _file_size(point: Measurement, sections: Sections) -> Answer:
 @answers("bits_per_weight")
 def _bits(point: Measurement, sections: Sections) -> Answer:
     model = model_of(point)
-    return Answer(weights(model, scheme_of(point, model)).total * 8.0 / (model.parameters - model.tower_parameters), assumed=model.assumed)
+    return Answer(
+        weights(model, scheme_of(point, model)).total * 8.0 / (model.parameters - model.tower_parameters),
+        assumed=model.assumed,
+    )
 
 
 def _utilisation(point: Measurement, place: Placement) -> float:
@@ -120,5 +123,3 @@ def _memory_used(point: Measurement, sections: Sections) -> Answer:
 def _fits(point: Measurement, sections: Sections) -> Answer:
     used, place = _used(point, sections)
     return Answer(1.0 if used * FIT_MARGIN / place.devices <= place.gpu.usable else 0.0)
-
-

@@ -78,7 +78,7 @@ def _mlperf(point: Measurement, sections: Sections) -> Answer:
     if lengths is None:
         raise Unanswerable("the benchmark's prompt and reply lengths are not known")
     each, copies = mlperf_sharding(place, point.gpus)
-    load = Load(*map(float, lengths), 1e9)
+    load = Load(float(lengths[0]), float(lengths[1]), 1e9)
     scenario = point.metric.split("_")[1]
     if scenario == "offline":
         return Answer(loaded(each, point, load).throughput * copies)
@@ -91,7 +91,9 @@ def _mlperf(point: Measurement, sections: Sections) -> Answer:
     return Answer(found.throughput * copies * spare / (spare + 2.3 * service))
 
 
-MLPERF_LIMITS: dict[str, dict[str, tuple[float, float]]] = {  # seconds to the first token, and a token (99th percentiles)
+MLPERF_LIMITS: dict[
+    str, dict[str, tuple[float, float]]
+] = {  # seconds to the first token, and a token (99th percentiles)
     "server": {"405b": (6.0, 0.175), "8b": (2.0, 0.1)},
     "interactive": {"llama-2-70b": (0.45, 0.04), "405b": (4.5, 0.08), "8b": (0.5, 0.03)},
 }
@@ -141,7 +143,9 @@ def _intercept(point: Measurement, sections: Sections) -> Answer:
 @answers("itl_slope_ms_per_ctx_token")
 def _slope(point: Measurement, sections: Sections) -> Answer:
     place = placement_of(point, sections)
-    per_token = (kv_read_bytes(place.model, 60_000, place.kv_bits) - kv_read_bytes(place.model, 50_000, place.kv_bits)) / 10_000
+    per_token = (
+        kv_read_bytes(place.model, 60_000, place.kv_bits) - kv_read_bytes(place.model, 50_000, place.kv_bits)
+    ) / 10_000
     return Answer(1e3 * per_token / place.kv_shares / (place.gpu.bandwidth * place.value("kv_efficiency")))
 
 
@@ -163,7 +167,12 @@ def loaded(place: Placement, point: Measurement, load: Load) -> Steady:
         raise Unanswerable("by the planner's own estimate the model does not fit there")
     most = limits.sequences if place.engine.startswith("vllm") else int(place.value("max_sequences"))
     found = steady(place, load, cache_tokens=cache_tokens(place, pool), max_sequences=most)
-    if place.model.experts and place.tensor_parallel > 1 and place.engine.startswith("tensorrt_llm") and point.unlimited:
+    if (
+        place.model.experts
+        and place.tensor_parallel > 1
+        and place.engine.startswith("tensorrt_llm")
+        and point.unlimited
+    ):
         spread = msgspec.structs.replace(place, attention_replicas=place.tensor_parallel)
         other = steady(spread, load, cache_tokens=cache_tokens(spread, pool), max_sequences=most)
         found = max(found, other, key=lambda one: one.throughput)

@@ -65,10 +65,11 @@ def _users(point: Measurement, sections: Sections) -> Answer:
     if not first or not token:
         raise Unanswerable("the point does not say its service level")
     load, server = Load(point.input, point.output, 1.0), server_of(place, point)
+    limit, share, slowest = int(first.group(2)) / 1e3, int(first.group(1)) / 100, int(token.group(1)) / 1e3
     found = [
-        most_users(place, load, server, first=int(first.group(2)) / 1e3, share=int(first.group(1)) / 100, token=int(token.group(1)) / 1e3, start=start)
+        most_users(place, load, server, first=limit, share=share, token=slowest, start=start)
         for start in (BURST, STEADY)
-    ]  # fmt: skip
+    ]
     tested = 512  # as many clients as any of the pages tries
     low, high = (min(tested, value) for value in found)
     return Answer(float(low), low / (1 + SPREAD), high * (1 + SPREAD))

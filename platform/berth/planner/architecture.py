@@ -53,7 +53,8 @@ def family_name(architecture: str) -> str:
     for suffix in _SUFFIXES:
         name = name.removesuffix(suffix)
     return {"mistral3": "mistral", "llavanext": "granite", "pixtral": "mistral", "falconh1": "falcon", "rw": "falcon",
-            "mimo": "qwen2", "qwen3vl": "qwen3", "qwen2vl": "qwen2", "qwen25vl": "qwen2", "gemma3text": "gemma3"}.get(name, name)  # fmt: skip
+            "mimo": "qwen2", "qwen3vl": "qwen3", "qwen2vl": "qwen2", "qwen25vl": "qwen2", "gemma3text": "gemma3",
+            }.get(name, name)  # fmt: skip
 
 
 def facts_from_config(config: Mapping[str, Any], *, parameters: int | None = None) -> ModelFacts:
@@ -61,7 +62,9 @@ def facts_from_config(config: Mapping[str, Any], *, parameters: int | None = Non
     the model cannot be told."""
     text = config.get("text_config") or config.get("llm_config") or config
     outer = config if text is not config else {}
-    architecture = str((config.get("architectures") or [config.get("architecture", "")])[0] or config.get("model_type", ""))
+    architecture = str(
+        (config.get("architectures") or [config.get("architecture", "")])[0] or config.get("model_type", "")
+    )
     read = _Reader(text, outer, family_name(architecture))
     known = read.family_name in _FAMILIES
     family = _FAMILIES.get(read.family_name, Family())
@@ -264,7 +267,11 @@ class _Reader:
         return layers * heads * value * (4 * key + 2 * 3)
 
     def quantization(self) -> str:
-        stated = self.text.get("quantization_in_config") or self.text.get("quantization_config") or self.outer.get("quantization_config")
+        stated = (
+            self.text.get("quantization_in_config")
+            or self.text.get("quantization_config")
+            or self.outer.get("quantization_config")
+        )
         if isinstance(stated, Mapping):
             return str(stated.get("quant_method", ""))
         return str(stated or "")

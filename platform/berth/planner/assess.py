@@ -16,30 +16,15 @@ from berth.planner.demand import Demand, Flow, flow
 from berth.planner.explain import Reason, number, reason, size
 from berth.planner.options import Option
 from berth.planner.placement import Placement, kv_token_bytes
-from berth.planner.pool import Limits, cache_tokens, kv_pool, parts, sequence_tokens, vllm_limits
 from berth.planner.quality import score_loss
-from berth.planner.resident import resident
-from berth.planner.serving import Load, held_tokens
+from berth.planner.room import Memory, room_for
+from berth.planner.serving import Load
 from berth.planner.step import decode_step, prefill, prefill_work
 from berth.planner.tables import document
 
 SATURATED: Final = 0.7  # share of the time for prompts above which queues grow without use
 BUSIEST: Final = 0.85  # share of a replica's capacity that is planned to be used
-MARGIN: Final = 1.03  # of memory, for what allocators lose
 EXACT: Final = Decimal("0.000000000001")
-
-
-class Memory(msgspec.Struct, frozen=True):
-    """Bytes per device."""
-
-    weights: int
-    cache: int
-    overhead: int
-    usable: int
-
-    @property
-    def free(self) -> int:
-        return self.usable - self.weights - self.cache - self.overhead
 
 
 class Speed(msgspec.Struct, frozen=True):
@@ -89,7 +74,7 @@ def assess(option: Option, place: Placement, demand: Demand) -> Assessed | Reaso
     against = _before(option, place, demand, loss)
     if against is not None:
         return against
-    room = _room(place, demand)
+    room = room_for(place, demand)
     if isinstance(room, Reason):
         return room
     memory, slots, held = room
@@ -117,11 +102,12 @@ def _before(option: Option, place: Placement, demand: Demand, loss: float) -> Re
     for feature in demand.features:
         if feature not in capability.features:
             return reason("feature_missing", f"{option.engine} has no {feature}.", feature=feature)
-    if demand.context > place.model.context_length:
+    longest = place.model.context_length
+    context = demand.context(longest)
+    if context > longest:
         return reason(
-            "context_too_long",
-            f"The model was trained for {place.model.context_length:,} tokens of context; {demand.context:,} are asked for.",
-            asked=demand.context, limit=place.model.context_length,
+            "context_too_long", f"The model was trained for {longest:,} tokens of context; {context:,} are asked for.",
+            asked=context, limit=longest,
         )  # fmt: skip
     if loss > demand.loss + 1e-9:
         return reason(
@@ -130,58 +116,6 @@ def _before(option: Option, place: Placement, demand: Demand, loss: float) -> Re
             loss=round(loss, 4), limit=demand.loss,
         )  # fmt: skip
     return None
-
-
-def _room(place: Placement, demand: Demand) -> tuple[Memory, int, float] | Reason:
-    """Memory, slots, and how many requests of usual length the cache holds."""
-    capability = capabilities()[place.engine]
-    return _paged(place, demand, capability.max_sequences) if capability.paged else _slotted(place, demand, capability.max_sequences)
-
-
-def _paged(place: Placement, demand: Demand, most: int) -> tuple[Memory, int, float] | Reason:
-    limits = vllm_limits(place.gpu)
-    limits = Limits(min(limits.sequences, most), limits.batched_tokens)
-    found = parts(place, limits)
-    share = place.value("memory_share")
-    pool = kv_pool(place, limits, share)
-    usable = int(share * place.gpu.usable)
-    if pool <= 0:
-        return _too_big(place, found.total, usable)
-    tokens = cache_tokens(place, pool / MARGIN)
-    needed = sequence_tokens(place, demand.context, limits.batched_tokens)
-    if tokens < needed:
-        return reason(
-            "context_too_long_for_memory",
-            f"{size(pool)} are left for the cache: {tokens:,} tokens, and one request may have {demand.context:,}.",
-            left=pool, tokens=tokens, asked=demand.context,
-        )  # fmt: skip
-    load = Load(float(demand.prompt_tokens), float(demand.reply_tokens), 1.0)
-    held = tokens / max(1.0, held_tokens(place, load))
-    return Memory(found.weights, pool, found.total - found.weights, usable), limits.sequences, held
-
-
-def _slotted(place: Placement, demand: Demand, most: int) -> tuple[Memory, int, float] | Reason:
-    """Every slot holds its whole context, whether a request uses it or not."""
-    usable = place.gpu.usable * place.devices
-    base = resident(place, batch=0, prompt=0, length=demand.context) * MARGIN
-    one = resident(place, batch=1, prompt=0, length=demand.context) * MARGIN - base
-    if base + one > usable:
-        return _too_big(place, int((base + one) / place.devices), place.gpu.usable)
-    slots = most if one <= 0 else min(most, int((usable - base) / one))
-    held = place.held.total - place.held.table
-    n = place.devices
-    overhead = int((base - held) / n)
-    return Memory(int(held / n), int(slots * one / n), overhead, place.gpu.usable), slots, float(slots)
-
-
-def _too_big(place: Placement, needed: int, usable: int) -> Reason:
-    each = f" on each of {place.devices} devices" if place.devices > 1 else ""
-    return reason(
-        "memory_short",
-        f"Memory is short by {size(max(1, needed - usable))}{each}: {size(needed)} are needed (weights {size(place.held.total // place.devices)}) "
-        f"and {size(usable)} are there.",
-        needed=needed, available=usable, short=max(1, needed - usable),
-    )  # fmt: skip
 
 
 class _Limits:
@@ -218,7 +152,8 @@ class _Limits:
         demand, speed = self.demand, self.speed(running)
         if running > 1 and speed.prefilling > SATURATED:
             return reason(
-                "saturated", f"{number(running)} requests at once would keep it busy with prompts {100 * speed.prefilling:.0f} % of the time.",
+                "saturated", f"{number(running)} requests at once would keep it busy with prompts {100 * speed.prefilling:.0f} % of "
+                "the time.",
                 share=round(speed.prefilling, 3), limit=SATURATED,
             )  # fmt: skip
         at = f" with {number(running)} requests at once" if running > 1 else ""
@@ -227,7 +162,8 @@ class _Limits:
             if worst < demand.tokens_per_second:
                 return reason(
                     "too_slow",
-                    f"About {number(1 / speed.tpot)} tokens a second for each user{at}, {number(worst)} at worst; {number(demand.tokens_per_second)} are asked for.",
+                    f"About {number(1 / speed.tpot)} tokens a second for each user{at}, {number(worst)} at worst; "
+                    f"{number(demand.tokens_per_second)} are asked for.",
                     predicted=round(1 / speed.tpot, 2), worst=round(worst, 2), limit=demand.tokens_per_second,
                 )  # fmt: skip
         if demand.ttft_ms is not None:
@@ -236,7 +172,8 @@ class _Limits:
             if worst > demand.ttft_ms:
                 return reason(
                     "first_token_late",
-                    f"The first token comes after about {number(1e3 * first)} ms{at}, {number(worst)} ms at worst; {number(demand.ttft_ms)} ms are asked for.",
+                    f"The first token comes after about {number(1e3 * first)} ms{at}, {number(worst)} ms at worst; "
+                    f"{number(demand.ttft_ms)} ms are asked for.",
                     predicted=round(1e3 * first, 2), worst=round(worst, 2), limit=demand.ttft_ms,
                 )  # fmt: skip
         if demand.reply_seconds is not None:
@@ -264,7 +201,7 @@ def _most(checked: _Limits, limit: float) -> float:
 def _running(checked: _Limits, demand: Demand, replicas: int) -> float:
     """Requests in each of so many replicas: people wait for answers, so this and the response time settle together."""
     running = 1.0
-    for _ in range(4):
+    for _ in range(3):
         running = max(1.0, flow(demand, checked.speed(running).reply(checked.load.output)).in_flight / replicas)
     return running
 
@@ -286,26 +223,29 @@ def _replicas(checked: _Limits, demand: Demand, limit: float, slots: int) -> int
         return _cache_short(checked, demand, limit, worst)
     return reason(
         "too_many_at_once",
-        f"A replica meets the needs with at most {number(most)} requests at once; {number(worst.in_flight)} in flight would take {replicas} replicas, and "
-        f"{demand.most_replicas} are allowed.",
+        f"A replica meets the needs with at most {number(most)} requests at once; {number(worst.in_flight)} in flight would "
+        f"take {replicas} replicas, and {demand.most_replicas} are allowed.",
         most=most, in_flight=round(worst.in_flight, 1), replicas=replicas, limit=demand.most_replicas,
     )  # fmt: skip
 
 
 def _cache_short(checked: _Limits, demand: Demand, limit: float, worst: Flow) -> Reason:
     model = checked.place.model
-    each = int(kv_token_bytes(model, checked.place.kv_bits) * demand.context)
+    context = demand.context(model.context_length)
+    each = int(kv_token_bytes(model, checked.place.kv_bits) * context)
     heads = max((group.kv_heads for group in model.attention), default=0)
     kind = f"full multi-head attention, {heads} KV heads" if heads == model.heads else f"{heads} KV heads"
     return reason(
         "cache_short",
-        f"Beside the weights the memory holds the cache of {int(limit)} requests of {demand.context:,} tokens ({size(each)} each: {kind}); "
+        f"Beside the weights the memory holds the cache of {int(limit)} requests of {context:,} tokens ({size(each)} each: {kind}); "
         f"{number(worst.in_flight)} are in flight.",
         holds=int(limit), each=each, in_flight=round(worst.in_flight, 1),
     )  # fmt: skip
 
 
-def _sized(option: Option, checked: _Limits, demand: Demand, memory: Memory, slots: int, replicas: int, loss: float) -> Assessed | Reason:
+def _sized(
+    option: Option, checked: _Limits, demand: Demand, memory: Memory, slots: int, replicas: int, loss: float
+) -> Assessed | Reason:
     running = _running(checked, demand, replicas - demand.spare_replicas)
     speed = checked.speed(running)
     found = flow(demand, speed.reply(checked.load.output))
@@ -314,9 +254,12 @@ def _sized(option: Option, checked: _Limits, demand: Demand, memory: Memory, slo
     against = _too_dear(option, demand, per_hour, found)
     if against is not None:
         return against
+    rate = found.rate
     return Assessed(
-        option, checked.place, memory, slots, replicas, speed, found, loss, checked.speed_margin,
-        checked.first_margin, per_hour, _per_interaction(per_hour, found.rate), _per_interaction(per_hour, found.rate * checked.load.output, 1_000_000),
+        option=option, place=checked.place, memory=memory, slots=slots, replicas=replicas, speed=speed, flow=found, loss=loss,
+        speed_margin=checked.speed_margin, first_margin=checked.first_margin, per_hour=per_hour,
+        per_interaction=_per_interaction(per_hour, rate),
+        per_million=_per_interaction(per_hour, rate * checked.load.output, 1_000_000),
     )  # fmt: skip
 
 
@@ -333,7 +276,10 @@ def _too_dear(option: Option, demand: Demand, per_hour: Decimal | None, found: F
         return reason("price_unknown", f"{option.station.key} has no price, so a ceiling cannot be promised.")
     if demand.most_per_hour is not None and per_hour > demand.most_per_hour:
         return reason(
-            "price_too_high", f"It costs ${per_hour} an hour; the ceiling is ${demand.most_per_hour}.", price=per_hour, limit=demand.most_per_hour
+            "price_too_high",
+            f"It costs ${per_hour} an hour; the ceiling is ${demand.most_per_hour}.",
+            price=per_hour,
+            limit=demand.most_per_hour,
         )
     each = _per_interaction(per_hour, found.rate)
     if demand.most_per_interaction is not None and each is not None and each > demand.most_per_interaction:

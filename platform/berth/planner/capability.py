@@ -32,6 +32,7 @@ class Capability(msgspec.Struct, frozen=True):
     mla: float = 0.0
     moe_schemes: tuple[str, ...] = ()
     amd_schemes: tuple[str, ...] = ()
+    existing_only: tuple[str, ...] = ()  # formats that are loaded but not made here
     layer_split: bool = False
     cpu: bool = False
 
@@ -44,15 +45,21 @@ def capabilities() -> Mapping[str, Capability]:
 
 def unsupported(capability: Capability, scheme: str, gpu: Gpu, model: ModelFacts, kv_bits: int) -> Reason | None:
     """The first reason why this engine cannot run this format of the model on this hardware."""
-    return _hardware(capability, gpu) or _format(capability, scheme, gpu, model) or _cache(capability, gpu, model, kv_bits)
+    return (
+        _hardware(capability, gpu) or _format(capability, scheme, gpu, model) or _cache(capability, gpu, model, kv_bits)
+    )
 
 
 def _hardware(capability: Capability, gpu: Gpu) -> Reason | None:
     name = capability.engine
     if gpu.is_cpu and not capability.cpu:
-        return reason("engine_hardware", f"{name} is planned on GPUs only; {gpu.key} is a CPU.", engine=name, hardware=gpu.key)
+        return reason(
+            "engine_hardware", f"{name} is planned on GPUs only; {gpu.key} is a CPU.", engine=name, hardware=gpu.key
+        )
     if gpu.vendor not in capability.vendors:
-        return reason("engine_hardware", f"{name} does not run on {gpu.vendor} hardware.", engine=name, hardware=gpu.key)
+        return reason(
+            "engine_hardware", f"{name} does not run on {gpu.vendor} hardware.", engine=name, hardware=gpu.key
+        )
     if gpu.capability and gpu.capability < capability.least_capability:
         return reason(
             "capability_too_low",
@@ -65,7 +72,9 @@ def _hardware(capability: Capability, gpu: Gpu) -> Reason | None:
 def _format(capability: Capability, scheme: str, gpu: Gpu, model: ModelFacts) -> Reason | None:
     name = capability.engine
     if scheme not in capability.schemes:
-        return reason("format_unsupported", f"{name} {capability.version} does not load {scheme}.", engine=name, format=scheme)
+        return reason(
+            "format_unsupported", f"{name} {capability.version} does not load {scheme}.", engine=name, format=scheme
+        )
     least = capability.schemes[scheme]
     if gpu.capability and gpu.capability < least:
         return reason(
@@ -85,10 +94,14 @@ def _format(capability: Capability, scheme: str, gpu: Gpu, model: ModelFacts) ->
 def _cache(capability: Capability, gpu: Gpu, model: ModelFacts, kv_bits: int) -> Reason | None:
     name, least = capability.engine, capability.kv_bits.get(str(kv_bits))
     if least is None or (gpu.capability and gpu.capability < least) or (kv_bits == 8 and not gpu.capability):
-        return reason("cache_unsupported", f"{name} keeps no {kv_bits}-bit cache on {gpu.key}.", engine=name, bits=kv_bits)
+        return reason(
+            "cache_unsupported", f"{name} keeps no {kv_bits}-bit cache on {gpu.key}.", engine=name, bits=kv_bits
+        )
     latent = any(group.latent for group in model.attention)
     if latent and (not capability.mla or (gpu.capability and gpu.capability < capability.mla)):
-        return reason("attention_unsupported", f"{name} has no kernels for latent attention (MLA) on {gpu.key}.", engine=name)
+        return reason(
+            "attention_unsupported", f"{name} has no kernels for latent attention (MLA) on {gpu.key}.", engine=name
+        )
     return None
 
 
@@ -98,11 +111,19 @@ def dividing(model: ModelFacts, shards: int) -> Reason | None:
         return None
     heads = model.heads
     if heads % shards:
-        return reason("heads_not_divisible", f"{heads} attention heads cannot be split over {shards} devices.", heads=heads, devices=shards)
+        return reason(
+            "heads_not_divisible",
+            f"{heads} attention heads cannot be split over {shards} devices.",
+            heads=heads,
+            devices=shards,
+        )
     for group in model.attention:
         if not group.latent and group.kv_heads % shards and shards % group.kv_heads:
             return reason(
-                "heads_not_divisible", f"{group.kv_heads} KV heads cannot be split over {shards} devices.", heads=group.kv_heads, devices=shards
+                "heads_not_divisible",
+                f"{group.kv_heads} KV heads cannot be split over {shards} devices.",
+                heads=group.kv_heads,
+                devices=shards,
             )
     if model.vocabulary % shards and (model.vocabulary + 64) // 64 * 64 % shards:
         return reason("heads_not_divisible", f"The vocabulary cannot be split over {shards} devices.", devices=shards)

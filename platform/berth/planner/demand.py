@@ -12,7 +12,11 @@ from berth.planner.explain import Reason, number, reason
 Positive = Annotated[float, msgspec.Meta(gt=0)]
 Count = Annotated[int, msgspec.Meta(ge=1)]
 
-QUALITY: Final = {"best": 0.01, "balanced": 0.04, "economy": 0.10}  # the largest loss of a benchmark's score that is accepted
+QUALITY: Final = {
+    "best": 0.01,
+    "balanced": 0.04,
+    "economy": 0.10,
+}  # the largest loss of a benchmark's score that is accepted
 
 
 class Demand(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -43,11 +47,15 @@ class Demand(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     most_replicas: Annotated[int, msgspec.Meta(ge=1, le=256)] = 64
     spare_replicas: Annotated[int, msgspec.Meta(ge=0)] = 0  # that may fail while the needs are still met
 
-    @property
-    def context(self) -> int:
+    def context(self, longest: int) -> int:
+        """Tokens that one request may have: as asked, else the 95th percentiles of prompt and reply as far as the
+        model goes (`longest`)."""
+        if self.context_length is not None:
+            return self.context_length
         prompt = self.prompt_tokens_p95 or 3 * self.prompt_tokens
         reply = self.reply_tokens_p95 or 3 * self.reply_tokens
-        return self.context_length or prompt + reply
+        usual = self.prompt_tokens + self.reply_tokens
+        return max(usual, min(prompt + reply, longest))
 
     @property
     def loss(self) -> float:
@@ -75,12 +83,20 @@ def flow(demand: Demand, response_seconds: float) -> Flow:
 def in_words(demand: Demand, found: Flow, response_seconds: float) -> Reason:
     """The arithmetic from people to requests in flight."""
     if demand.streams is not None:
-        return reason("streams", f"{demand.streams} requests are open at the same time, as asked.", streams=demand.streams)
+        return reason(
+            "streams", f"{demand.streams} requests are open at the same time, as asked.", streams=demand.streams
+        )
     if demand.requests_per_second is not None:
         text = f"{number(found.rate)} requests a second x {response_seconds:.1f} s an answer = {number(found.in_flight)} in flight."
     else:
         text = (
-            f"{demand.users or 1} people, each with {demand.think_seconds:g} s between an answer and the next question and {response_seconds:.1f} s "
-            f"an answer, ask {number(found.rate)} times a second: {number(found.in_flight)} in flight (Little's law)."
+            f"{demand.users or 1} people, each with {demand.think_seconds:g} s between an answer and the next question and "
+            f"{response_seconds:.1f} s an answer, ask {number(found.rate)} times a second: {number(found.in_flight)} in flight (Little's law)."
         )
-    return reason("little", text, rate=round(found.rate, 3), in_flight=round(found.in_flight, 2), response=round(response_seconds, 3))
+    return reason(
+        "little",
+        text,
+        rate=round(found.rate, 3),
+        in_flight=round(found.in_flight, 2),
+        response=round(response_seconds, 3),
+    )

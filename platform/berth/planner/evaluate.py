@@ -1,7 +1,7 @@
 """How well the planner explains a file of measurements: `python -m berth.planner.evaluate FILE.csv [--json OUT]`.
 
-For each kind, metric and source: points, how many the planner can answer, the median and 90th percentile of the absolute relative error, the
-bias (median of the signed error), and how many measurements lie in the range where the answer is one. What it cannot answer is
+For each kind, metric and source: points, how many the planner can answer, the median and 90th percentile of the absolute relative
+error, the bias (median of the signed error), and how many measurements lie in the range where the answer is one. What it cannot answer is
 listed by reason. The worst ten of each kind are named.
 """
 
@@ -98,12 +98,22 @@ def as_json(report: Report) -> dict[str, Any]:
         "groups": rows,
         "by_metric": _by_metric(report),
         "worst": {kind: [_worst(item) for item in _largest(report, kind)] for kind in kinds},
-        "unanswered": [{"kind": kind, "reason": why, "points": count} for (kind, why), count in sorted(reasons.items())],
-        "ranking": {name: _ranked(found) for name, found in rankings(report).items()},
-        "predictions": [
-            {"id": item.point.id, "measured": item.point.value, "predicted": item.answer.value, "low": item.answer.low, "high": item.answer.high}
-            for item in report.answered
+        "unanswered": [
+            {"kind": kind, "reason": why, "points": count} for (kind, why), count in sorted(reasons.items())
         ],
+        "ranking": {name: _ranked(found) for name, found in rankings(report).items()},
+        "predictions": [_prediction(item) for item in report.answered],
+    }
+
+
+def _prediction(item: Answered) -> dict[str, Any]:
+    found = item.answer
+    return {
+        "id": item.point.id,
+        "measured": item.point.value,
+        "predicted": found.value,
+        "low": found.low,
+        "high": found.high,
     }
 
 
@@ -115,7 +125,9 @@ def _by_metric(report: Report) -> list[dict[str, Any]]:
 
 
 def _largest(report: Report, kind: str) -> list[Answered]:
-    return sorted((item for item in report.answered if item.point.kind == kind), key=lambda item: (-item.size, item.point.id))[:WORST]
+    return sorted(
+        (item for item in report.answered if item.point.kind == kind), key=lambda item: (-item.size, item.point.id)
+    )[:WORST]
 
 
 def _worst(item: Answered) -> dict[str, Any]:
@@ -148,18 +160,25 @@ def _ranked(found: Ranked) -> dict[str, Any]:
 def text(report: Report) -> str:
     data = as_json(report)
     lines = [f"{data['answered']} of {data['points']} points answered", ""]
-    lines.append(f"{'kind':11} {'metric':34} {'source':46} {'points':>6} {'answ.':>6} {'median':>8} {'p90':>8} {'bias':>8} {'in range':>8}")
+    lines.append(
+        f"{'kind':11} {'metric':34} {'source':46} {'points':>6} {'answ.':>6} {'median':>8} {'p90':>8} {'bias':>8} {'in range':>8}"
+    )
     lines += [_line(row, row["source"][:46], row["points"]) for row in data["groups"]]
     lines += ["", "all sources together"]
     lines += [_line(row, "", row["answered"]) for row in data["by_metric"]]
     for kind, worst in data["worst"].items():
         lines += ["", f"worst of {kind}"]
-        lines += [f"  {w['id']:10} {w['metric']:30} measured {w['measured']:<12g} predicted {w['predicted']:<12.5g} {_percent(w['error'])}  {w['why']}" for w in worst]
+        lines += [_worst_line(one) for one in worst]
     lines += ["", "not answered, by reason"]
     lines += [f"  {row['points']:5d}  {row['kind']:11} {row['reason']}" for row in data["unanswered"]] or ["  none"]
     lines += ["", "pairs of configurations ranked the right way round"]
     lines += [f"  {name:32} {_percent(row['share'])} of {row['pairs']}" for name, row in data["ranking"].items()]
     return "\n".join(lines)
+
+
+def _worst_line(one: dict[str, Any]) -> str:
+    values = f"measured {one['measured']:<12g} predicted {one['predicted']:<12.5g} {_percent(one['error']):>9}"
+    return f"  {one['id']:10} {one['metric']:30} {values}  {one['why']}"
 
 
 def _line(row: dict[str, Any], source: str, points: int) -> str:
@@ -172,19 +191,23 @@ def _percent(value: float | None) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m berth.planner.evaluate", description="How well the planner explains measurements.")
+    parser = argparse.ArgumentParser(
+        prog="python -m berth.planner.evaluate", description="How well the planner explains measurements."
+    )
     parser.add_argument("file", type=Path)
-    parser.add_argument("--json", type=Path, metavar="OUT", help="also write everything, every prediction included, as JSON")
+    parser.add_argument(
+        "--json", type=Path, metavar="OUT", help="also write everything, every prediction included, as JSON"
+    )
     given = parser.parse_args(arguments)
     try:
         with given.file.open(newline="", encoding="utf-8") as lines:
             report = evaluate(read_measurements(lines))
     except (OSError, BadFile, UnicodeDecodeError) as error:
-        print(f"{given.file}: {error}", file=sys.stderr)
+        sys.stderr.write(f"{given.file}: {error}\n")
         return 2
     if given.json:
         given.json.write_text(json.dumps(as_json(report), indent=1), encoding="utf-8")
-    print(text(report))
+    sys.stdout.write(text(report) + "\n")
     return 0
 
 

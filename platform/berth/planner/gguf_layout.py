@@ -30,7 +30,11 @@ _SAME: Final = {"Q4_K": "Q4_K_M", "Q5_K": "Q5_K_M", "Q3_K": "Q3_K_M", "Q4_K_L": 
                 "Q6_K_L": "Q6_K", "Q2_K_L": "Q2_K"}  # fmt: skip
 _WIDE_ENDS: Final = ("Q4_K_L", "Q5_K_L", "Q3_K_XL", "Q6_K_L", "Q2_K_L")  # published with embeddings and output in Q8_0
 _TINY: Final = ("IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ2_M", "IQ1_S", "IQ1_M")
-_FALLBACK: Final = {"Q4_K": "Q5_0", "Q5_K": "Q5_1", "Q6_K": "Q8_0"}  # rows that are no multiple of 256; the rest: IQ4_NL
+_FALLBACK: Final = {
+    "Q4_K": "Q5_0",
+    "Q5_K": "Q5_1",
+    "Q6_K": "Q8_0",
+}  # rows that are no multiple of 256; the rest: IQ4_NL
 _ROW_32: Final = ("F32", "F16", "BF16", "Q8_0", "Q5_0", "Q5_1", "Q4_0", "Q4_1", "IQ4_NL", "MXFP4")
 
 
@@ -119,7 +123,11 @@ def _type(name: str, kind: str, base: str, layer: int, model: ModelFacts) -> str
     if kind == "MXFP4":
         return "MXFP4" if name.endswith("_exps") else "Q8_0"
     if base in ("F32", "F16", "BF16", "Q8_0", "Q6_K", "Q5_0", "Q5_1", "Q4_0", "Q4_1", "TQ1_0", "TQ2_0"):
-        return "Q8_0" if model.experts == 8 and name in ("attn_v", "attn_k") and base not in ("F32", "F16", "BF16") else base
+        return (
+            "Q8_0"
+            if model.experts == 8 and name in ("attn_v", "attn_k") and base not in ("F32", "F16", "BF16")
+            else base
+        )
     chosen = _TINY_CHOICE if kind in _TINY else _CHOICE
     return chosen(name.removesuffix("_exps"), kind, base, layer, model)
 

@@ -53,7 +53,9 @@ def _names() -> Mapping[str, str]:
     return names
 
 
-_NOISE: Final = re.compile(r"\b(nvidia|geforce|amd|radeon|intel|tesla|gpu|apple|instinct|graphics|cpu|edition|x\d+|\d+gb|custom|pc)\b")
+_NOISE: Final = re.compile(
+    r"\b(nvidia|geforce|amd|radeon|intel|tesla|gpu|apple|instinct|graphics|cpu|edition|x\d+|\d+gb|custom|pc)\b"
+)
 
 
 def _plain(name: str) -> str:

@@ -102,7 +102,8 @@ def _whole(text: str) -> int | None:
 
 
 _ENGINES: Final = (
-    ("mlperf", "tensorrt_llm_mlperf"), ("tensorrt", "tensorrt_llm"), ("vulkan", "llamacpp_vulkan"), ("llama.cpp", "llamacpp"), ("llama-cpp", "llamacpp"),
+    ("mlperf", "tensorrt_llm_mlperf"),
+    ("tensorrt", "tensorrt_llm"), ("vulkan", "llamacpp_vulkan"), ("llama.cpp", "llamacpp"), ("llama-cpp", "llamacpp"),
     ("llama-server", "llamacpp"), ("ollama", "ollama"), ("vllm", "vllm"), ("sglang", "sglang"), ("ipex", "autoawq_ipex"),
     ("autoawq", "autoawq"), ("transformers", "transformers"), ("exllamav2", "exllamav2"), ("exllama", "exllama"), ("mlc", "mlc"),
     ("onnx", "onnxruntime"), ("pytorch", "pytorch"), ("tgi", "vllm"), ("lmdeploy", "vllm"), ("text generation inference", "vllm"),
@@ -137,4 +138,4 @@ def _old(name: str, version: str) -> bool:
     if name == "llamacpp":
         return False
     match = re.match(r"v?0\.(\d+)", version.strip())
-    return bool(match) and int(match.group(1)) < (8 if name == "vllm" else 10)
+    return match is not None and int(match.group(1)) < (8 if name == "vllm" else 10)

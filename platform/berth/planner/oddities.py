@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any, Final
+
 from berth.planner.answers import Answer
 from berth.planner.measurements import Measurement
 
@@ -17,14 +20,26 @@ def oddity(point: Measurement, found: Answer) -> str:
     return "not explained by the planner's physics"
 
 
-_KNOWN = (
-    (lambda p: p.metric == "output_tok_s_per_gpu" and p.output and p.output >= 2048, "the source does not say whether it is per GPU"),
+_KNOWN: Final[tuple[tuple[Callable[[Measurement], Any], str], ...]] = (
+    (
+        lambda p: p.metric == "output_tok_s_per_gpu" and p.output and p.output >= 2048,
+        "the source does not say whether it is per GPU",
+    ),
     (lambda p: not p.quant and p.engine.startswith("llamacpp"), "the source does not say the quantization"),
     (lambda p: p.runtime.lower().startswith("ollama or"), "the source does not say which engine"),
-    (lambda p: p.version.endswith("2023") and p.metric == "gguf_file_size", "mixtures of 2023 chose other types for some tensors"),
+    (
+        lambda p: p.version.endswith("2023") and p.metric == "gguf_file_size",
+        "mixtures of 2023 chose other types for some tensors",
+    ),
     (lambda p: p.version.endswith("2023"), "an engine of 2023, before its kernels were rewritten"),
-    (lambda p: p.metric == "prefill_tok_s" and p.quant == "F16" and "SXM" in p.gpu, "an outlier of its own table: F16 is a tenth of Q4 there"),
-    (lambda p: "interactive" in p.metric or "server" in p.metric, "the limits that a submitter tuned for are not in the point"),
+    (
+        lambda p: p.metric == "prefill_tok_s" and p.quant == "F16" and "SXM" in p.gpu,
+        "an outlier of its own table: F16 is a tenth of Q4 there",
+    ),
+    (
+        lambda p: "interactive" in p.metric or "server" in p.metric,
+        "the limits that a submitter tuned for are not in the point",
+    ),
     (lambda p: p.kind == "quality", "within the scatter of benchmark scores"),
     (lambda p: "-gb" in p.gpu.lower() or not p.gpu, "the hardware is not stated"),
 )

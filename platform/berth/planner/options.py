@@ -23,6 +23,7 @@ class Option(msgspec.Struct, frozen=True):
     station: Station
     devices: int  # of one replica
     kv_bits: int = 16
+    made: bool = True  # by a conversion or quantization; else the files are there
 
     @property
     def least(self) -> Decimal | None:
@@ -40,14 +41,16 @@ class Option(msgspec.Struct, frozen=True):
 
 
 @lru_cache(maxsize=64)
-def options(stations: tuple[Station, ...]) -> tuple[Option, ...]:
-    """Cheapest devices first, what has no price last."""
+def options(stations: tuple[Station, ...], existing: frozenset[str] = frozenset()) -> tuple[Option, ...]:
+    """Cheapest devices first, what has no price last. `existing`: the formats that the model is there in; others would have to be
+    made, which some cannot be here."""
     found = [
-        Option(capability.engine, name, station, devices)
+        Option(capability.engine, name, station, devices, made=name not in existing)
         for station in stations
         for devices in station.counts
         for capability in capabilities().values()
         for name in capability.schemes
+        if name in existing or name not in capability.existing_only
     ]
     return tuple(sorted(found, key=lambda option: (option.least is None, option.least or Decimal(0), option.order)))
 
@@ -68,7 +71,14 @@ def place(option: Option, model: ModelFacts) -> Placement | Reason:
     if against is not None:
         return against
     if option.scheme == "MXFP4" and model.native_quantization != "mxfp4":
-        return reason("format_unsupported", "MXFP4 is planned only for models that were published in it.", format="MXFP4")
+        return reason(
+            "format_unsupported", "MXFP4 is planned only for models that were published in it.", format="MXFP4"
+        )
+    if model.recurrent and not model.state_bytes:
+        return reason(
+            "memory_unknown",
+            f"How much state {model.architecture} keeps is not known, so its memory cannot be promised.",
+        )
     shards = stages = split = 1
     if devices > 1:
         found = _parallel(capability, model, devices)

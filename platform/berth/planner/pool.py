@@ -51,7 +51,10 @@ def parts(place: Placement, limits: Limits) -> Parts:
     if place.pipeline_parallel > 1 and place.tensor_parallel == 1:
         runtime = place.value("runtime_pipeline_gib")
     return Parts(
-        int(weights), int(activations(place, limits)), int(runtime * GIB), int(place.value("graphs_in_pool") * place.value("graph_gib") * GIB)
+        int(weights),
+        int(activations(place, limits)),
+        int(runtime * GIB),
+        int(place.value("graphs_in_pool") * place.value("graph_gib") * GIB),
     )
 
 
@@ -61,7 +64,11 @@ def activations(place: Placement, limits: Limits) -> float:
     logits = place.value("logit_bytes") * limits.sequences * model.vocabulary
     hidden = place.value("hidden_copies") * 2.0 * limits.batched_tokens * model.embedding_length
     width = model.feed_forward_length if not model.experts else model.expert_feed_forward * model.experts_per_token
-    block = 2.0 * limits.batched_tokens * (place.value("block_copies") * width + place.value("block_hidden_copies") * model.embedding_length)
+    block = (
+        2.0
+        * limits.batched_tokens
+        * (place.value("block_copies") * width + place.value("block_hidden_copies") * model.embedding_length)
+    )
     return max(hidden + (logits if place.pipeline_parallel == 1 else 0.0), block)
 
 
@@ -69,7 +76,11 @@ def _copied_kv_projections(place: Placement) -> float:
     """Where there are fewer KV heads than devices, each device keeps a whole one."""
     model = place.model
     copies = place.tensor_parallel / place.kv_shares - 1
-    sizes = sum(model.embedding_length * g.kv_heads * (g.key_length + g.value_length) * g.layers for g in model.attention if not g.latent)
+    sizes = sum(
+        model.embedding_length * g.kv_heads * (g.key_length + g.value_length) * g.layers
+        for g in model.attention
+        if not g.latent
+    )
     return copies * sizes * place.scheme.linear_bits / 8
 
 

@@ -34,10 +34,12 @@ def score_loss(model: ModelFacts, scheme: Scheme, bits: float | None = None) -> 
     table: dict[str, Any] = document("quality.toml")["score"]
     size = (7e9 / max(1e8, model.parameters)) ** float(table["size_exponent"])
     if scheme.gguf:
-        loss = float(table["per_perplexity"]) * perplexity_loss(bits if bits is not None else bits_per_weight(model, scheme))
+        loss = float(table["per_perplexity"]) * perplexity_loss(
+            bits if bits is not None else bits_per_weight(model, scheme)
+        )
     else:
         loss = float(table.get(_family(model, scheme), 0.0))
-    return min(float(table["most"]), loss * size)
+    return float(min(float(table["most"]), loss * size))
 
 
 def _family(model: ModelFacts, scheme: Scheme) -> str:

@@ -56,7 +56,11 @@ def scheme(name: str, *, engine: str = "", native: str = "") -> Scheme | None:
     engines that read GGUF their usual mixture. None: the name is not known."""
     text = name.strip().lower()
     kv_bits = _kv_bits(text)
-    text = re.sub(r"\b(bf16|fp16|fp8|int8|f16|auto)\s*kv\b.*|kv.*(bf16|fp16|fp8|int8)$|gemm=.*|\(.*\)|act-order|weights|,", " ", text).strip()
+    text = re.sub(
+        r"\b(bf16|fp16|fp8|int8|f16|auto)\s*kv\b.*|kv.*(bf16|fp16|fp8|int8)$|gemm=.*|\(.*\)|act-order|weights|,",
+        " ",
+        text,
+    ).strip()
     found = _named(text, engine, native)
     if found is None or kv_bits == found.kv_bits:
         return found

@@ -48,11 +48,15 @@ class _Run:
     def __init__(self, place: Placement, load: Load, server: Server, requests: int, gap: float, think: float) -> None:
         self.place, self.load, self.server, self.think = place, load, server, think
         self.context = load.input + load.output / 2.0
-        self.weight = token_weight(place, load.input + load.output / 2.0)  # layers with a window keep less than all tokens
+        self.weight = token_weight(
+            place, load.input + load.output / 2.0
+        )  # layers with a window keep less than all tokens
         self.reserved = load.input + load.output if place.value("reserves_output") else load.input
         self.now, self.steps, self.issued, self.requests = 0.0, 0, 0, requests
         self.arrivals: list[float] = []  # a heap: answers come in any order between clients' first requests
-        self.prompts: deque[list[float]] = deque()  # [arrival or -1 when its first token is out, tokens left, tokens to generate, prompt]
+        self.prompts: deque[list[float]] = (
+            deque()
+        )  # [arrival or -1 when its first token is out, tokens left, tokens to generate, prompt]
         self.leaving: deque[int] = deque()  # the step after which each running sequence ends
         self.sizes: deque[float] = deque()  # tokens that each had when it joined, less the step in which it did
         self.times: list[float] = []
@@ -91,7 +95,11 @@ class _Run:
 
     def _evict(self) -> None:
         """When the cache overflows, the newest sequence starts again later; its first token is out already."""
-        while len(self.leaving) > 1 and not self.place.value("reserves_output") and self._cached() > self.server.cache_tokens:
+        while (
+            len(self.leaving) > 1
+            and not self.place.value("reserves_output")
+            and self._cached() > self.server.cache_tokens
+        ):
             left, size = self.leaving.pop() - self.steps, self.sizes.pop() + self.steps
             self.prompts.appendleft([-1.0, size, float(left), size])
 
@@ -100,7 +108,7 @@ class _Run:
         left = float(self.server.token_budget - len(self.leaving))
         room = self.server.cache_tokens - self._cached()
         slots = self.server.max_sequences - len(self.leaving)
-        chunk, ready = 0.0, []
+        chunk, ready = 0.0, list[list[float]]()
         while self.prompts and left > 0 and slots > 0:
             head = self.prompts[0]
             needed = max(head[3], self.reserved) * self.weight
@@ -150,7 +158,9 @@ class _Run:
             self._issue(self.now + self.think)
 
 
-def simulate(place: Placement, load: Load, server: Server, *, start: str, waves: float = 3.0, think: float = 0.0) -> Waits:
+def simulate(
+    place: Placement, load: Load, server: Server, *, start: str, waves: float = 3.0, think: float = 0.0
+) -> Waits:
     """`waves`: how many requests each client makes."""
     gap = 0.0
     if start == STEADY and load.concurrency > 1:
@@ -164,7 +174,9 @@ def first_token(place: Placement, prompt: float) -> float:
     return prefill(place, prompt) + place.value("ttft_base_ms") / 1e3
 
 
-def most_users(place: Placement, load: Load, server: Server, *, first: float, share: float, token: float, start: str) -> int:
+def most_users(
+    place: Placement, load: Load, server: Server, *, first: float, share: float, token: float, start: str
+) -> int:
     """The most clients for whom `share` of the first tokens come within `first` seconds and the median token within `token`."""
     low, high = 0, 1
     while high <= server.max_sequences and _meets(place, load, server, high, first, share, token, start):
@@ -176,7 +188,9 @@ def most_users(place: Placement, load: Load, server: Server, *, first: float, sh
     return low
 
 
-def _meets(place: Placement, load: Load, server: Server, users: int, first: float, share: float, token: float, start: str) -> bool:
+def _meets(
+    place: Placement, load: Load, server: Server, users: int, first: float, share: float, token: float, start: str
+) -> bool:
     asked = msgspec.structs.replace(load, concurrency=float(users))
     if decode_step(place, users, load.input + load.output / 2.0) > token:
         return False

@@ -23,7 +23,9 @@ class Remedy(msgspec.Struct, frozen=True):
     plan: Assessed
 
 
-def remedies(model: ModelFacts, demand: Demand, fixed: Fixed, market: Sequence[Station] | None = None) -> tuple[Remedy, ...]:
+def remedies(
+    model: ModelFacts, demand: Demand, fixed: Fixed, market: Sequence[Station] | None = None
+) -> tuple[Remedy, ...]:
     """Single changes, each of which was tried; cheapest first. Empty: no single one helps."""
     found = []
     for change, other in _changes(model, demand):
@@ -33,8 +35,15 @@ def remedies(model: ModelFacts, demand: Demand, fixed: Fixed, market: Sequence[S
     for name in fixed.names:
         planned = survey(model, demand, fixed=msgspec.structs.replace(fixed, **{name: None}), market=market).chosen
         if planned is not None:
-            found.append(Remedy(reason("unpin", f"Do not pin the {name.replace('_', ' ')}: {planned.option.label}.", field=name), planned))
-    return tuple(sorted(found, key=lambda each: (each.plan.per_hour is None, each.plan.per_hour or Decimal(0), each.change.code)))
+            found.append(
+                Remedy(
+                    reason("unpin", f"Do not pin the {name.replace('_', ' ')}: {planned.option.label}.", field=name),
+                    planned,
+                )
+            )
+    return tuple(
+        sorted(found, key=lambda each: (each.plan.per_hour is None, each.plan.per_hour or Decimal(0), each.change.code))
+    )
 
 
 Change = tuple[Callable[[Assessed], Reason], Demand]
@@ -56,11 +65,12 @@ def _changes(model: ModelFacts, demand: Demand) -> Iterator[Change]:
         yield _price, without(most_per_hour=None, most_per_interaction=None)
     if demand.loss < QUALITY["economy"]:
         yield _quality, without(quality="economy", most_loss=None)
+    asked, usual = demand.context(model.context_length), demand.prompt_tokens + demand.reply_tokens
     for share in (2, 4, 8):
-        shorter = max(256, min(demand.context, model.context_length) // share)
-        if shorter >= demand.prompt_tokens + demand.reply_tokens and shorter < demand.context:
+        shorter = max(256, min(asked, model.context_length) // share)
+        if usual <= shorter < asked:
             yield _context(shorter), without(context_length=shorter)
-    if demand.context > model.context_length >= demand.prompt_tokens + demand.reply_tokens:
+    if asked > model.context_length >= usual:
         yield _context(model.context_length), without(context_length=model.context_length)
     if demand.engines or demand.tiers:
         yield _anywhere, without(engines=(), tiers=())
@@ -68,36 +78,45 @@ def _changes(model: ModelFacts, demand: Demand) -> Iterator[Change]:
 
 def _first(plan: Assessed) -> Reason:
     value = 1e3 * plan.speed.first * (1 + plan.first_margin)
-    return reason("later_first_token", f"Accept a first token after {number(value)} ms: {plan.option.label}.", field="ttft_ms", value=round(value))
+    return _accept("later_first_token", f"Accept a first token after {number(value)} ms", plan, "ttft_ms", round(value))
 
 
 def _speed(plan: Assessed) -> Reason:
     value = 1 / (plan.speed.tpot * (1 + plan.speed_margin))
-    return reason("less_speed", f"Accept {number(value)} tokens a second for each user: {plan.option.label}.", field="tokens_per_second", value=round(value, 1))
+    text = f"Accept {number(value)} tokens a second for each user"
+    return _accept("less_speed", text, plan, "tokens_per_second", round(value, 1))
 
 
 def _reply(plan: Assessed) -> Reason:
-    value = plan.flow.in_flight / max(1e-9, plan.flow.rate)
-    return reason("later_reply", f"Accept {value:.1f} s for a whole reply: {plan.option.label}.", field="reply_seconds", value=round(value, 2))
+    value = plan.flow.in_flight / max(1e-9, plan.flow.rate) * (1 + plan.speed_margin)
+    return _accept("later_reply", f"Accept {value:.1f} s for a whole reply", plan, "reply_seconds", round(value, 2))
 
 
 def _price(plan: Assessed) -> Reason:
-    return reason("higher_ceiling", f"Raise the ceiling to ${plan.per_hour} an hour: {plan.option.label}.", field="most_per_hour", value=plan.per_hour)
+    text = f"Raise the ceiling to ${plan.per_hour} an hour"
+    return _accept("higher_ceiling", text, plan, "most_per_hour", plan.per_hour)
 
 
 def _quality(plan: Assessed) -> Reason:
-    return reason("lower_quality", f"Accept a loss of {100 * plan.loss:.1f} %: {plan.option.label}.", field="most_loss", value=round(plan.loss, 4))
+    text = f"Accept a loss of {100 * plan.loss:.1f} %"
+    return _accept("lower_quality", text, plan, "most_loss", round(plan.loss, 4))
 
 
 def _context(length: int) -> Callable[[Assessed], Reason]:
     def change(plan: Assessed) -> Reason:
-        return reason("shorter_context", f"Lower the context to {length:,} tokens: {plan.option.label}.", field="context_length", value=length)
+        text = f"Lower the context to {length:,} tokens"
+        return _accept("shorter_context", text, plan, "context_length", length)
 
     return change
 
 
 def _anywhere(plan: Assessed) -> Reason:
-    return reason("more_tiers", f"Allow other tiers and engines: {plan.option.label}.", field="tiers", value=plan.option.station.key)
+    return _accept("more_tiers", "Allow other tiers and engines", plan, "tiers", plan.option.station.key)
+
+
+def _accept(code: str, text: str, plan: Assessed, field: str, value: Any) -> Reason:
+    """A sentence that ends with what would then run."""
+    return reason(code, f"{text}: {plan.option.label}.", field=field, value=value)
 
 
 class PinCost(msgspec.Struct, frozen=True):
@@ -106,7 +125,9 @@ class PinCost(msgspec.Struct, frozen=True):
     per_hour: Decimal | None  # more than the plan without this pin; None: not both have a price
 
 
-def pin_costs(model: ModelFacts, demand: Demand, found: Survey, market: Sequence[Station] | None = None) -> tuple[PinCost, ...]:
+def pin_costs(
+    model: ModelFacts, demand: Demand, found: Survey, market: Sequence[Station] | None = None
+) -> tuple[PinCost, ...]:
     """What each pin adds to the price of the plan."""
     costs = []
     for name in found.fixed.names:

@@ -24,7 +24,8 @@ def resident(place: Placement, *, batch: int, prompt: int, length: int) -> float
 
 def _cache(place: Placement, length: int) -> float:
     return sum(
-        group_token_bytes(group, place.kv_bits) * (length if group.window is None else min(length, group.window + LLAMA_BATCH))
+        group_token_bytes(group, place.kv_bits)
+        * (length if group.window is None else min(length, group.window + LLAMA_BATCH))
         for group in place.model.attention
     )
 

@@ -18,13 +18,14 @@ MICRO_BATCH = 512.0  # tokens that llama.cpp computes at once
 def decode_step(place: Placement, batch: float, context: float) -> float:
     """One token for each of `batch` sequences, whose contexts are `context` tokens on average. With pipeline parallelism: the time in which
     every sequence gets a token while all stages are busy."""
-    rates = place.derived("decode", _decode_rates)
+    rates: _Decode = place.derived("decode", _decode_rates)
     each = batch / place.pipeline_parallel
     reading = rates.read if not place.model.experts else _read_per_device(place, each) * rates.read_second
-    stage = smooth_max(reading, rates.multiply * each, rates.overlap) + each * (_cache_read(place, context) * rates.cache_second + rates.sequence)
+    stage = smooth_max(reading, rates.multiply * each, rates.overlap)
+    stage += each * (_cache_read(place, context) * rates.cache_second + rates.sequence)
     if place.tensor_parallel > 1:
         stage += collectives(place, each) / place.pipeline_parallel
-    return (stage + rates.fixed) * place.pipeline_parallel
+    return float((stage + rates.fixed) * place.pipeline_parallel)
 
 
 class _Decode(NamedTuple):
@@ -72,7 +73,9 @@ def _multiplied_per_device(place: Placement, batch: float) -> float:
     """Operations. Experts get few tokens each, so their multiplications use the hardware less well."""
     model = place.model
     routed = active_expert_parameters(place)
-    return 2.0 * batch * (model.active_parameters - routed + routed / place.value("expert_decode")) / place.tensor_parallel
+    return (
+        2.0 * batch * (model.active_parameters - routed + routed / place.value("expert_decode")) / place.tensor_parallel
+    )
 
 
 def active_expert_parameters(place: Placement) -> float:
@@ -122,7 +125,11 @@ def prefill(place: Placement, tokens: float, context: float = 0.0) -> float:
     """`tokens` prompt tokens of one sequence after `context` that are already there (a cached prefix)."""
     fixed = MICRO * (place.value("prefill_layer_us") * place.model.layers + place.value("step_us"))
     busy = prefill_work(place, tokens, context)
-    reading = read_bytes(place.model, place.held, tokens) / place.devices / (place.gpu.bandwidth * place.value("weights_efficiency"))
+    reading = (
+        read_bytes(place.model, place.held, tokens)
+        / place.devices
+        / (place.gpu.bandwidth * place.value("weights_efficiency"))
+    )
     if place.split_layers > 1:
         reading *= place.split_layers
     return smooth_max(busy, reading, place.value("overlap")) + fixed
@@ -135,7 +142,9 @@ def prefill_work(place: Placement, tokens: float, context: float = 0.0) -> float
     reach = context + tokens / 2.0
     for window, second in by_group:
         attention += second * (reach if window is None or reach < window else window)
-    return float(tokens * (linear + attention) / _stages_at_once(place, tokens) + collectives(place, tokens) * collective)
+    return float(
+        tokens * (linear + attention) / _stages_at_once(place, tokens) + collectives(place, tokens) * collective
+    )
 
 
 def _prefill_rates(place: Placement) -> tuple[float, tuple[tuple[int | None, float], ...], float]:

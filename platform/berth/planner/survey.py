@@ -5,7 +5,7 @@ Pure and deterministic. What does not fit, does not divide or is not supported i
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from decimal import Decimal
 
 import msgspec
@@ -17,7 +17,8 @@ from berth.planner.explain import Reason, reason
 from berth.planner.market import Station, stations
 from berth.planner.options import Option, options, place
 
-FAR_DEARER = 3  # times the price of the cheapest plan: beyond it nothing is weighed in detail
+NATIVE_SCHEMES = {"mxfp4": "MXFP4", "fp8": "FP8", "gptq": "GPTQ-Int4", "awq": "AWQ-INT4", "nvfp4": "NVFP4"}
+FAR_DEARER = 2  # times the price of the cheapest plan: beyond it nothing is weighed in detail
 NEVER_FORCED = frozenset(
     {
         "memory_short", "context_too_long", "context_too_long_for_memory", "capability_too_low", "engine_hardware", "format_unsupported",
@@ -71,15 +72,20 @@ class Survey(msgspec.Struct, frozen=True):
 
 
 def survey(
-    model: ModelFacts, demand: Demand, *, fixed: Fixed | None = None, market: Sequence[Station] | None = None
+    model: ModelFacts,
+    demand: Demand,
+    *,
+    fixed: Fixed | None = None,
+    market: Sequence[Station] | None = None,
+    existing: Iterable[str] = (),
 ) -> Survey:
-    """`market`: the tiers to plan on; none given: those of data/tiers.toml."""
+    """`market`: the tiers to plan on; none given: those of data/tiers.toml. `existing`: the weight formats that the model is there in."""
     asked = fixed or Fixed()
     everywhere = stations() if market is None else tuple(market)
     fits: list[Assessed] = []
     turned: list[Turned] = []
     cheapest: Decimal | None = None
-    for option in options(everywhere):
+    for option in options(everywhere, _formats(model, existing)):
         if cheapest is not None and (option.least is None or option.least > FAR_DEARER * cheapest):
             turned.append(Turned(option, _far_dearer(option, cheapest)))
             continue
@@ -98,15 +104,26 @@ def survey(
     return Survey(demand, model, best, tuple(fits), tuple(turned), asked)
 
 
+def _formats(model: ModelFacts, existing: Iterable[str]) -> frozenset[str]:
+    """With the one that the model was published in."""
+    published = NATIVE_SCHEMES.get(model.native_quantization, "BF16")
+    return frozenset(existing) | {published}
+
+
 def _far_dearer(option: Option, cheapest: Decimal) -> Reason:
     if option.least is None:
         return reason("price_unknown", f"{option.station.key} has no price, and others that have one do.")
     return reason(
-        "far_dearer", f"It would cost at least ${option.least} an hour; what does costs ${cheapest}.", price=option.least, chosen=cheapest
+        "far_dearer",
+        f"It would cost at least ${option.least} an hour; what does costs ${cheapest}.",
+        price=option.least,
+        chosen=cheapest,
     )
 
 
-def _tries(option: Option, model: ModelFacts, demand: Demand, fixed: Fixed) -> Iterator[tuple[Option, Assessed | Reason]]:
+def _tries(
+    option: Option, model: ModelFacts, demand: Demand, fixed: Fixed
+) -> Iterator[tuple[Option, Assessed | Reason]]:
     """With a 16-bit cache, and with an 8-bit one where the cache was what was short."""
     against = _left_out(option, demand, fixed)
     if against is not None:
@@ -116,7 +133,11 @@ def _tries(option: Option, model: ModelFacts, demand: Demand, fixed: Fixed) -> I
     first = msgspec.structs.replace(option, kv_bits=wanted) if wanted != 16 else option
     found = _try(first, model, demand)
     yield first, found
-    if fixed.kv_bits is None and isinstance(found, Reason) and found.code in ("context_too_long_for_memory", "memory_short"):
+    if (
+        fixed.kv_bits is None
+        and isinstance(found, Reason)
+        and found.code in ("context_too_long_for_memory", "memory_short")
+    ):
         smaller = msgspec.structs.replace(option, kv_bits=8)
         again = _try(smaller, model, demand)
         if isinstance(again, Assessed):
@@ -138,22 +159,29 @@ def _left_out(option: Option, demand: Demand, fixed: Fixed) -> Reason | None:
         if wanted is not None and wanted != offered:
             return reason("pinned", f"Another {name} is pinned ({wanted}).", pin=name, value=wanted)
     if demand.engines and option.engine not in demand.engines:
-        return reason("engine_not_allowed", f"{option.engine} is not among the engines that are allowed.", engine=option.engine)
+        return reason(
+            "engine_not_allowed", f"{option.engine} is not among the engines that are allowed.", engine=option.engine
+        )
     if demand.tiers and option.station.key not in demand.tiers:
-        return reason("tier_not_allowed", f"{option.station.key} is not among the tiers that are allowed.", tier=option.station.key)
+        return reason(
+            "tier_not_allowed",
+            f"{option.station.key} is not among the tiers that are allowed.",
+            tier=option.station.key,
+        )
     return None
 
 
 _SIMPLEST = {"llamacpp": 0, "vllm": 1, "ollama": 2, "onnxruntime": 3, "tensorrt_llm": 4}
 
 
-def preference(one: Assessed) -> tuple[bool, Decimal, float, int, int, float, tuple[str, int, str, str, int]]:
+def preference(one: Assessed) -> tuple[bool, Decimal, float, int, bool, int, float, tuple[str, int, str, str, int]]:
     """Cheapest first (what has no price comes last), then least loss, fewest devices, simplest engine, fastest."""
     return (
         one.per_hour is None,
         one.per_hour or Decimal(0),
         round(one.loss, 3),
         one.devices,
+        one.option.made,
         _SIMPLEST.get(one.option.engine, 9),
         round(one.speed.tpot, 6),
         one.option.order,
@@ -182,7 +210,7 @@ def _why_not(other: Assessed, best: Assessed) -> Reason:
         )  # fmt: skip
     if round(other.loss, 3) != round(best.loss, 3):
         return reason(
-            "lower_quality", f"It fits at the same price, but loses {100 * other.loss:.1f} % of quality instead of {100 * best.loss:.1f} %.",
+            "lower_quality", f"It fits at the same price, but loses {100 * other.loss:.1f} % of quality, not {100 * best.loss:.1f} %.",
             loss=round(other.loss, 4), chosen=round(best.loss, 4),
         )  # fmt: skip
     return reason("no_better", "It fits at the same price and quality, and is no simpler.")

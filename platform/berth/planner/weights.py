@@ -30,7 +30,12 @@ def weights(model: ModelFacts, scheme: Scheme) -> Weights:
     if scheme.gguf:
         return _gguf_weights(model, scheme.gguf)
     table = model.vocabulary * model.embedding_length
-    linear = model.parameters - model.tower_parameters - model.expert_parameters - table * (1 if model.tied_embeddings else 2)
+    linear = (
+        model.parameters
+        - model.tower_parameters
+        - model.expert_parameters
+        - table * (1 if model.tied_embeddings else 2)
+    )
     embedding_bits = scheme.embedding_bits
     if scheme.name.startswith("EXL2"):  # the head has 6 bits, the table stays on the host or in half precision
         embedding_bits = 16
@@ -60,10 +65,10 @@ def covered_experts(experts: int, per_token: int, tokens: float) -> float:
     """How many of a layer's experts `tokens` tokens touch together, when each picks `per_token` of them independently."""
     if not experts:
         return 0.0
-    return experts * (1.0 - (1.0 - per_token / experts) ** tokens)
+    return float(experts * (1.0 - (1.0 - per_token / experts) ** tokens))
 
 
 def read_bytes(model: ModelFacts, held: Weights, tokens: float) -> float:
     """Bytes of weights that a step over `tokens` tokens reads."""
     share = covered_experts(model.experts, model.experts_per_token, tokens) / model.experts if model.experts else 0.0
-    return held.dense + held.experts * share
+    return float(held.dense + held.experts * share)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-import berth_gateway.config
-import berth_gateway.telemetry
 import pytest
 
 import berth.env
+import berth_gateway.config
+import berth_gateway.telemetry
 import berth_runtime.config
 
 ROOT = Path(__file__).resolve().parents[1]

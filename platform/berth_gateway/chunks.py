@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
+from berth_gateway.framing import known_size
 from berth_gateway.meter import Counts
 
 _RUNNING = (b',"timings":{', b',"usage":{')
@@ -90,6 +91,7 @@ class ChunkReader:
     __slots__ = (
         "_finished",
         "_fixed",
+        "_framed",
         "_learnable",
         "_prefix",
         "_running",
@@ -103,6 +105,7 @@ class ChunkReader:
         self.pieces = 0
         self.final: Counts | None = None
         self._prefix = b""  # what stands before choices
+        self._framed = b""  # the same behind a chunk's size
         self._fixed = b""  # from the end of choices to the running figures; empty: not learned
         self._learnable = True
         self._running = b""  # the last running figures, decoded only when somebody asks
@@ -116,20 +119,44 @@ class ChunkReader:
 
     def read(self, data: bytes) -> bytes | None:
         """The JSON list of choices to relay, or None when the event has nothing for the client. Raises EngineFault."""
-        fixed, prefix = self._fixed, self._prefix
-        if fixed and data.startswith(prefix):
-            at = data.rfind(fixed)
-            choices = data[len(prefix) : at + 1]
-            if _UNFINISHED in choices and _FINISHED not in choices and not self._finished:
-                rest = data[at + len(fixed) :]
-                if rest == b"}":
-                    self.pieces += 1
-                    return choices
-                if rest.startswith(_RUNNING):
-                    self.pieces += 1
-                    self._running = rest
-                    return choices
+        if self._fixed and data.startswith(self._prefix):
+            choices = self._learned(data, len(self._prefix), len(data))
+            if choices is not None:
+                return choices
         return self._read_whole(data)
+
+    def read_framed(self, data: bytes) -> bytes | None:
+        """As `read`, for bytes that are exactly one HTTP chunk with exactly one event of the learned form; else None.
+
+        What arrives so, and that is nearly everything, needs no other reader.
+        """
+        start = data.find(b"\r\n", 0, 8)
+        if start < 1 or known_size(data[:start]) != len(data) - start - 4:
+            return None
+        if not data.startswith(self._framed, start) or data[-4:] != b"\n\n\r\n":
+            return None
+        if data.count(b"\n") != 4 or data.count(b"\r") != 2:
+            return None
+        return self._learned(data, start + len(self._framed), len(data) - 4)
+
+    def _learned(self, data: bytes, start: int, end: int) -> bytes | None:
+        """Choices that begin at `start` of a chunk that ends at `end`, if the chunk has the learned form and finishes nothing."""
+        fixed = self._fixed
+        at = data.rfind(fixed, start, end)
+        choices = data[start : at + 1]
+        if _UNFINISHED not in choices or _FINISHED in choices or self._finished:
+            return None
+        rest = data[at + len(fixed) : end]
+        if rest != b"}":
+            if not rest.startswith(_RUNNING):
+                return None
+            self._running = rest
+        self.pieces += 1
+        return choices
+
+    @property
+    def has_learned(self) -> bool:
+        return bool(self._fixed)
 
     def running(self) -> Counts | None:
         """The engine's last running figures."""
@@ -198,6 +225,7 @@ class ChunkReader:
         prefix, rest = data[:start], data[start + len(raw) :]
         cuts = [at for at in (rest.find(mark) for mark in _RUNNING) if at >= 0]
         if raw.startswith(b"[") and data.endswith(b"}") and not any(mark in prefix for mark in _RUNNING):
+            self._framed = b"\r\ndata: " + prefix
             self._prefix, self._fixed = prefix, b"]" + (rest[: min(cuts)] if cuts else rest[:-1])
 
 

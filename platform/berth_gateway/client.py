@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import Enum, auto
 from typing import TYPE_CHECKING
 
-from berth_gateway import admit, cors, dispatch, listing
+from berth_gateway import admit, cors, dispatch
 from berth_gateway.errors import Refusal
 from berth_gateway.exchange import Exchange
 from berth_gateway.framing import LAST_CHUNK, Body, ChunkedBody, FramingError, LengthBody, chunk
@@ -21,7 +21,6 @@ MAX_LINGER = 1024 * 1024  # bytes read and dropped after a refusal, so that the 
 LINGER_SECONDS = 2.0
 ABANDON_SECONDS = 60.0  # a client that does not take its last answer
 SLOW_AFTER, SLOWEST = 10.0, 1024  # after so many seconds a body must have come at so many bytes a second
-_JSON = b"application/json"
 
 
 class State(Enum):
@@ -178,22 +177,13 @@ class Client:
         return self._state is State.HEAD
 
     def _dispatch(self, body: bytes) -> None:
-        place, head = self._place, self._head
-        if place is None or head is None:
+        if self._place is None:
             return
-        if place.kind == "generate":
-            self._generate(place, body)
-        elif place.kind in ("models", "model"):
-            self._models(place)
-        elif place.kind == "preflight":
-            self._reply(204, b"", b"", cors.PREFLIGHT)
-        elif place.kind == "metrics":
-            self._reply(200, b"text/plain; version=0.0.4; charset=utf-8", self._gateway.metrics())
-        elif place.kind == "health":
-            self._reply(200, _JSON, b'{"status":"ok"}')
-        else:
-            self._gateway.check_ready()
-            self._reply(200, _JSON, b'{"status":"ready"}')
+        if self._place.kind == "generate":
+            self._generate(self._place, body)
+            return
+        now = dispatch.answer_at_once(self._gateway, self._place, self._caller)
+        self._reply(now.status, now.content_type, now.body, now.headers)
 
     def _generate(self, place: Place, data: bytes) -> None:
         if place.endpoint is None or self._caller is None:
@@ -207,17 +197,6 @@ class Client:
             self._exchange = None
             raise
 
-    def _models(self, place: Place) -> None:
-        if self._caller is None:
-            return
-        view = self._gateway.usable_view()
-        found = (
-            listing.all_models(view, self._caller)
-            if place.kind == "models"
-            else listing.one_model(view, self._caller, place.model or "")
-        )
-        self._reply(200, _JSON, self._gateway.encode(found))
-
     # Answering
 
     def refuse(self, refusal: Refusal) -> None:
@@ -226,7 +205,7 @@ class Client:
         unread = self._state in (State.HEAD, State.BODY) and self._head is not None and not self._skip_body()
         close = refusal.close or unread or self._head is None
         self._gateway.refused(refusal, self._request_id, self._head)
-        self._reply(refusal.status, _JSON, refusal.body(), refusal.headers(), close=close)
+        self._reply(refusal.status, dispatch.JSON, refusal.body(), refusal.headers(), close=close)
 
     def _skip_body(self) -> bool:
         """Whether the rest of this request's body is at hand and has been passed over."""
@@ -247,7 +226,7 @@ class Client:
 
     def answer(self, body: bytes) -> None:
         self._exchange = None
-        self._reply(200, _JSON, body, self._timing())
+        self._reply(200, dispatch.JSON, body, self._timing())
 
     def _reply(self, status: int, kind: bytes, body: bytes, more: bytes = b"", *, close: bool = False) -> None:
         wire = self._wire

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from berth_gateway import admit, cors, paths, surface
+from berth_gateway import admit, cors, listing, paths, surface
 from berth_gateway.account import Facts
 from berth_gateway.errors import Refusal
 from berth_gateway.head import RequestHead
@@ -13,6 +14,19 @@ from berth_gateway.surface import Endpoint
 
 if TYPE_CHECKING:
     from berth_gateway.gateway import Gateway
+
+
+JSON = b"application/json"
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """An answer that needs no engine. `headers`: further lines, each ended by CRLF."""
+
+    status: int
+    content_type: bytes
+    body: bytes
+    headers: bytes = b""
 
 
 def judge_head(
@@ -54,6 +68,23 @@ def admit_request(gateway: Gateway, endpoint: Endpoint, caller: admit.Caller, re
         accepted_at=gateway.wall(),
         started=gateway.now(),
     )
+
+
+def answer_at_once(gateway: Gateway, place: Place, caller: admit.Caller | None) -> Answer:
+    """What the gateway itself knows. Raises Refusal."""
+    if place.kind == "preflight":
+        return Answer(204, b"", b"", cors.PREFLIGHT)
+    if place.kind == "metrics":
+        return Answer(200, b"text/plain; version=0.0.4; charset=utf-8", gateway.metrics())
+    if place.kind == "health":
+        return Answer(200, JSON, b'{"status":"ok"}')
+    if caller is None:
+        gateway.check_ready()
+        return Answer(200, JSON, b'{"status":"ready"}')
+    view = gateway.usable_view()
+    if place.kind == "models":
+        return Answer(200, JSON, gateway.encode(listing.all_models(view, caller)))
+    return Answer(200, JSON, gateway.encode(listing.one_model(view, caller, place.model or "")))
 
 
 def too_large(gateway: Gateway) -> Refusal:

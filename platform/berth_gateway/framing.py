@@ -26,7 +26,12 @@ def chunk(payload: bytes) -> bytes:
     return b"%x\r\n%b\r\n" % (len(payload), payload) if payload else b""
 
 
-def _chunk_size(line: bytes) -> int:
+def known_size(line: bytes) -> int | None:
+    """The size in a line that has been read before; None does not say that it is wrong."""
+    return _sizes.get(line)
+
+
+def chunk_size(line: bytes) -> int:
     """Raises FramingError. Engines' chunks have few sizes, so what was read once is remembered."""
     length = _sizes.get(line)
     if length is None:
@@ -76,7 +81,7 @@ class ChunkedBody:
                     break
                 at = end + 2
                 continue
-            length = _chunk_size(data[at:end])
+            length = chunk_size(data[at:end])
             at = end + 2
             if not length:
                 self._trailing = True
@@ -86,6 +91,11 @@ class ChunkedBody:
             else:
                 self._left = length + 2
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+    @property
+    def between_chunks(self) -> bool:
+        """Nothing of a chunk has come yet."""
+        return not (self._left or self._line or self._trailing)
 
     def _payload(self, data: bytes, at: int, pieces: list[bytes]) -> int:
         """Takes what `data` has of the chunk; returns where it ends."""

@@ -50,6 +50,21 @@ class Relay:
         except EventTooLarge:
             return Relayed(fault=True)
 
+    def feed_framed(self, data: bytes) -> bytes | None:
+        """`feed` for bytes with their HTTP chunk around them, if that is a short cut; None if they have to go the long way.
+
+        Gives what a streaming client gets, empty for one that does not stream.
+        """
+        if not self._splitter.between_events:
+            return None
+        choices = self.reader.read_framed(data)
+        if choices is None:
+            return None
+        if self._aggregate is None:
+            return b"%b%b}\n\n" % (self._before, choices)
+        self._aggregate.add(choices)
+        return b""
+
     def finish(self) -> Relayed:
         """At the end of the engine's bytes."""
         return self._events(self._splitter.finish())

@@ -39,6 +39,11 @@ class EventSplitter:
             return out
         return self._feed_slowly(data)
 
+    @property
+    def between_events(self) -> bool:
+        """Nothing of an event has come yet."""
+        return self._begun and not self._held and not self._after_cr
+
     def _feed_slowly(self, data: bytes) -> list[bytes]:
         if not data:
             return []

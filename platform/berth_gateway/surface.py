@@ -6,7 +6,9 @@ An engine only ever gets bytes that were encoded here. Every refusal names the f
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any
 
 import msgspec
@@ -39,6 +41,7 @@ class Endpoint:
     fields: dict[str, Field]
     body: type[Struct]
     decoder: msgspec.json.Decoder[Any]
+    every_field: Callable[[Any], tuple[Any, ...]]  # values of a body in the order of `fields`
 
     @property
     def chat(self) -> bool:
@@ -56,6 +59,7 @@ def _endpoint(name: str, id_prefix: str, answer: str, chunk: str, table: tuple[F
         fields={f.name: f for f in table},
         body=body,
         decoder=msgspec.json.Decoder(body),
+        every_field=attrgetter(*(f.name for f in table)),
     )
 
 
@@ -208,10 +212,10 @@ def prepare(endpoint: Endpoint, body: Body, route: Route) -> Prepared:
 def _pass_fields(endpoint: Endpoint, values: Any, route: Route) -> frozenset[str]:
     """Names of the fields that are set. Nulls and what the engine must not see are unset; refusals are raised."""
     present = []
-    for name, field in endpoint.fields.items():
-        value = getattr(values, name)
+    for name, value in zip(endpoint.fields, endpoint.every_field(values), strict=True):
         if value is UNSET:
             continue
+        field = endpoint.fields[name]
         if value is None or field.use is Use.STRIP:
             setattr(values, name, UNSET)
             continue

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
 from berth_gateway.framing import Body, ChunkedBody, FramingError, LengthBody, UntilClose
@@ -53,6 +54,7 @@ class Upstream:
         "_reused",
         "_started",
         "_wire",
+        "short_cut",
         "where",
     )
 
@@ -68,6 +70,8 @@ class Upstream:
         self._reused = False
         self._started = False  # a byte of the answer has come
         self._paused = False
+        # Set by the asker while an answer flows: takes bytes that are one whole chunk, and says whether it has.
+        self.short_cut: Callable[[bytes], bool] | None = None
 
     # From the asker
 
@@ -84,14 +88,14 @@ class Upstream:
 
     def release(self) -> None:
         """The asker has all it wants. The connection is kept if the rest of the answer ends as it should."""
-        self._asker = None
+        self._asker = self.short_cut = None
         self.resume()
         if self._body is None or not self._body.done:
             self._gateway.finishing[self] = self._gateway.now()
 
     def abort(self) -> None:
         """Ends the connection at once, which tells the engine to stop generating."""
-        self._asker = None
+        self._asker = self.short_cut = None
         self._gateway.finishing.pop(self, None)
         if self._wire is not None:
             self._wire.abort()
@@ -122,12 +126,20 @@ class Upstream:
 
     def failed(self) -> None:
         """No connection could be made."""
-        asker, self._asker = self._asker, None
+        asker, self._asker, self.short_cut = self._asker, None, None
         self._message = b""
         if asker is not None:
             asker.broken(answered=False, reused=False)
 
     def received(self, data: bytes) -> None:
+        short_cut = self.short_cut
+        if (
+            short_cut is not None
+            and isinstance(self._body, ChunkedBody)
+            and self._body.between_chunks
+            and short_cut(data)
+        ):
+            return
         if self._asker is None and self not in self._gateway.finishing:
             self._gateway.router.forget(self.where, self)  # an answer nobody asked for
             self.abort()
@@ -176,7 +188,7 @@ class Upstream:
         return data
 
     def _finish(self, body: Body) -> None:
-        asker, self._asker = self._asker, None
+        asker, self._asker, self.short_cut = self._asker, None, None
         self._gateway.finishing.pop(self, None)
         self._body = None
         self.resume()
@@ -189,7 +201,7 @@ class Upstream:
         """The connection is gone."""
         self._wire = None
         self._gateway.finishing.pop(self, None)
-        asker, self._asker = self._asker, None
+        asker, self._asker, self.short_cut = self._asker, None, None
         if asker is None:
             self._gateway.router.forget(self.where, self)
         elif isinstance(self._body, UntilClose):
@@ -198,7 +210,7 @@ class Upstream:
             asker.broken(answered=self._started, reused=self._reused)
 
     def _break(self) -> None:
-        asker, self._asker = self._asker, None
+        asker, self._asker, self.short_cut = self._asker, None, None
         self.abort()
         if asker is not None:
             asker.broken(answered=True, reused=self._reused)

@@ -21,14 +21,19 @@ from psycopg import sql
 ALPHABET = "ABCDEFGHIJKLMNOPQRSTUVWXYZ234567"
 
 
-def fresh(place: str) -> str:
-    """A phrase of 26 random base32 characters (130 bits), with the place it was planted in."""
-    return "BC-" + "".join(secrets.choice(ALPHABET) for _ in range(26)) + f"-{place}"
+def fresh_core() -> str:
+    """26 random base32 characters (130 bits): what every phrase of one run has in common, so that one search finds them all."""
+    return "".join(secrets.choice(ALPHABET) for _ in range(26))
 
 
-def variants(phrase: str) -> dict[str, bytes]:
-    """How the phrase may look in a sink: whole, in halves, and in the usual encodings."""
-    core = phrase[3:29].encode()
+def phrase(core: str, place: str) -> str:
+    """What is planted, with the place it was planted in."""
+    return f"BC-{core}-{place}"
+
+
+def variants(text: str) -> dict[str, bytes]:
+    """How a phrase's core may look in a sink: whole, in halves, and in the usual encodings."""
+    core = text.encode()
     found = {
         "plain": core,
         "first half": core[:12],
@@ -56,10 +61,8 @@ class Sink:
 
 
 class Scanner:
-    def __init__(self, phrases: list[str]) -> None:
-        self.needles = {
-            f"{phrase[-20:]} ({how})": needle for phrase in phrases for how, needle in variants(phrase).items()
-        }
+    def __init__(self, core: str) -> None:
+        self.needles = variants(core)
 
     def search(self, sink: Sink, data: bytes, where: str) -> None:
         sink.size += len(data)

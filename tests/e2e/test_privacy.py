@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import base64
+import gzip
 import json
 import socket
 from pathlib import Path
 from urllib.parse import urlsplit
 
 import httpx
+import psycopg
 import pytest
+import redis
 
 from tests.e2e import canary
 from tests.e2e.conftest import Platform
@@ -16,15 +20,13 @@ from tests.e2e.conftest import Platform
 pytestmark = pytest.mark.e2e
 
 
-def drive_every_ending(platform: Platform) -> tuple[list[str], list[bytes]]:
-    """Calls with a phrase in each place, ending in each way. Returns the phrases and the error bodies seen."""
+def drive_every_ending(platform: Platform, core: str) -> list[bytes]:
+    """Calls with a phrase in each place, ending in each way. Returns the bodies that came back."""
     model, headers = platform.demo["model"], {"Authorization": f"Bearer {platform.demo['api_key']}"}
     base = platform.demo["api_base"]
-    phrases: list[str] = []
 
     def plant(place: str) -> str:
-        phrases.append(canary.fresh(place))
-        return phrases[-1]
+        return canary.phrase(core, place)
 
     def chat(content: object, **fields: object) -> dict[str, object]:
         return {"model": model, "messages": [{"role": "user", "content": content}], "max_tokens": 24, **fields}
@@ -60,7 +62,7 @@ def drive_every_ending(platform: Platform) -> tuple[list[str], list[bytes]]:
             errors.append(client.post("/chat/completions", json=body).content if body.get("max_tokens") else b"")
         echo = client.post(
             "/completions",
-            json={"model": model, "prompt": f"A list: {plant('prompt')}, {phrases[-1]},", "max_tokens": 24},
+            json={"model": model, "prompt": f"A list: {plant('prompt')}, {plant('prompt')},", "max_tokens": 24},
         )
         assert echo.status_code == 200
         with client.stream("POST", "/chat/completions", json=chat(plant("stream"), stream=True)) as answer:
@@ -81,14 +83,15 @@ def drive_every_ending(platform: Platform) -> tuple[list[str], list[bytes]]:
     with socket.create_connection((where.hostname, where.port)) as raw:  # gone before the body is whole
         head = f"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\nauthorization: {headers['Authorization']}\r\ncontent-length: 5000\r\n\r\n"
         raw.sendall(head.encode() + json.dumps(chat(plant("half-sent"))).encode())
-    return phrases, errors
+    return errors
 
 
 @pytest.mark.threat("A10")
 def test_no_phrase_of_a_prompt_is_anywhere(platform_up: Platform) -> None:
-    phrases, errors = drive_every_ending(platform_up)
+    core = canary.fresh_core()
+    errors = drive_every_ending(platform_up, core)
     platform_up.wait_for(platform_up.everything_is_ingested)
-    scanner = canary.Scanner(phrases)
+    scanner = canary.Scanner(core)
     bodies = canary.Sink("error bodies")
     for number, content in enumerate(errors):
         # An answer that succeeded may repeat the prompt to its caller; an error never does.
@@ -109,15 +112,19 @@ def test_no_phrase_of_a_prompt_is_anywhere(platform_up: Platform) -> None:
 
 def test_the_scanner_finds_what_is_there(platform_up: Platform, tmp_path: Path) -> None:
     """The control run: a phrase planted in each kind of sink is found, in each form."""
-    phrase = canary.fresh("control")
-    scanner = canary.Scanner([phrase])
-    for name, needle in canary.variants(phrase).items():
+    core = canary.fresh_core()
+    phrase = canary.phrase(core, "control")
+    scanner = canary.Scanner(core)
+    for name, needle in canary.variants(core).items():
         (tmp_path / name.replace(" ", "_")).write_bytes(b"before " + needle + b" after")
     hits = scanner.files(tmp_path).hits
-    assert all(any(f"({name})" in hit for hit in hits) for name in canary.variants(phrase))
-    import psycopg
-    import redis
-
+    assert [name for name in canary.variants(core) if not any(hit.startswith(f"{name} in ") for hit in hits)] == []
+    for lead in range(3):  # base64 looks different at each of three offsets
+        encoded = base64.b64encode(b"x" * lead + phrase.encode() + b"tail")
+        for content in (encoded, gzip.compress(phrase.encode())):
+            sink = canary.Sink("one piece")
+            scanner.search(sink, content, "it")
+            assert sink.hits
     with psycopg.connect(platform_up.database_url) as connection:
         connection.execute("create table canary_control (content text)")
         connection.execute("insert into canary_control values (%s)", [phrase])

@@ -43,22 +43,30 @@ export function Shell({ me, current, children }: { me: Me; current: Membership |
   const [open, setOpen] = useState(false);
   const [location] = useLocation();
   useEffect(() => setOpen(false), [location]);
+  useEffect(() => {
+    if (!open) return;
+    const close = (event: KeyboardEvent) => {
+      if (event.key === "Escape") setOpen(false);
+    };
+    document.addEventListener("keydown", close);
+    return () => document.removeEventListener("keydown", close);
+  }, [open]);
   return (
     <>
       <a className="skip-link" href="#main">{t("app.skip")}</a>
-      <div className="topbar">
+      <header className="topbar">
         <Brand />
         <button type="button" className="button" data-size="small" aria-expanded={open} aria-controls="rail" onClick={() => setOpen(!open)}>
           <Icon name="menu" /> {open ? t("app.closeMenu") : t("app.menu")}
         </button>
-      </div>
+      </header>
       <div className="shell">
-        <div className="rail" id="rail" data-open={open}>
+        <aside className="rail" id="rail" data-open={open} aria-label={t("app.menu")}>
           <Brand />
           {me.memberships.length > 0 ? <OrgSwitch me={me} current={current} /> : null}
           {current ? <Navigation membership={current} /> : null}
           <Foot me={me} />
-        </div>
+        </aside>
         <main className="main" id="main" tabIndex={-1}>
           {current ? <LiveBar /> : null}
           {current?.org.suspended ? <Suspended reason={current.org.suspended_reason} /> : null}

@@ -52,7 +52,8 @@ function SignedIn({ children }: { children: (me: Me) => ReactNode }) {
   const { setLocale } = useI18n();
   const language = me.data?.language;
   useEffect(() => {
-    if (language !== undefined && !hasChosenLocale()) setLocale(language.startsWith("zh") ? "zh" : "en");
+    // English is every account's first value and so no choice: the browser's language then stands.
+    if (language === "zh-hans" && !hasChosenLocale()) setLocale("zh");
   }, [language, setLocale]);
   if (me.data) return children(me.data);
   if (me.data === null) return <SignInPage />;

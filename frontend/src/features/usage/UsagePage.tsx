@@ -6,7 +6,7 @@ import { serverNow } from "@/shared/api/client";
 import type { Usage, UsageGroup, UsageGroupBy } from "@/shared/api/types";
 import { exactMoney, microToDecimal } from "@/shared/format/money";
 import { count, duration } from "@/shared/format/number";
-import { dateTime } from "@/shared/format/time";
+import { dateTime, shortDateTime } from "@/shared/format/time";
 import { useI18n } from "@/shared/i18n";
 import { useOrg } from "@/shared/session";
 import { Button } from "@/shared/ui/Button";
@@ -81,7 +81,7 @@ function Groups({ view, zone }: { view: View; zone: string }) {
         ) : (
           <>
             <Freshness usage={data} zone={zone} />
-            <GroupTable usage={data} view={view} />
+            <GroupTable usage={data} view={view} zone={zone} />
             <Reconciled usage={data} />
           </>
         )
@@ -101,10 +101,13 @@ function Freshness({ usage, zone }: { usage: Usage; zone: string }) {
   );
 }
 
-function GroupTable({ usage, view }: { usage: Usage; view: View }) {
+function GroupTable({ usage, view, zone }: { usage: Usage; view: View; zone: string }) {
   const { t, locale, lookup } = useI18n();
   const { me, can } = useOrg();
-  const name = (group: UsageGroup) => (view.groupBy === "outcome" ? (lookup(`outcome.${group.key}`) ?? group.label) : group.label);
+  const name = (group: UsageGroup) => {
+    if (view.groupBy === "outcome") return lookup(`outcome.${group.key}`) ?? group.label;
+    return view.groupBy === "hour" ? shortDateTime(group.key, locale, zone) : group.label;
+  };
   const number = (head: string, pick: (numbers: UsageGroup | Usage["totals"]) => number): Column<UsageGroup> => ({
     head,
     end: true,

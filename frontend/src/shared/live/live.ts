@@ -17,7 +17,7 @@ export interface LiveHandlers {
   reset: () => void; // something may have been missed: everything shown must be fetched again
 }
 
-type Message = { kind: "beat" } | { kind: "reset" } | { kind: "event"; event: LiveEvent };
+type Message = { kind: "hello" } | { kind: "beat" } | { kind: "reset" } | { kind: "event"; event: LiveEvent };
 
 /** A heartbeat comes every 15 s; one late by a third is a dead stream. */
 export const SILENCE_MS = 20_000;
@@ -41,6 +41,7 @@ export function openLive(org: string, handlers: LiveHandlers): () => void {
   const channel = typeof BroadcastChannel === "undefined" ? null : new BroadcastChannel(`berth-live-${org}`);
   let heard = Date.now();
   let paused = false;
+  let leading = false; // this tab reads the stream, and it speaks
 
   const receive = (message: Message) => {
     heard = Date.now();
@@ -59,8 +60,15 @@ export function openLive(org: string, handlers: LiveHandlers): () => void {
     if (Date.now() - heard > SILENCE_MS) pause();
   }, 1000);
 
-  if (channel) channel.onmessage = (event: MessageEvent<Message>) => receive(event.data);
+  if (channel) {
+    channel.onmessage = ({ data }: MessageEvent<Message>) => {
+      if (data.kind !== "hello") receive(data);
+      else if (leading && !paused) channel.postMessage({ kind: "beat" } satisfies Message);
+    };
+    channel.postMessage({ kind: "hello" } satisfies Message); // a new tab need not wait for the next heartbeat
+  }
   const tell = (message: Message) => {
+    leading = true;
     receive(message);
     channel?.postMessage(message);
   };

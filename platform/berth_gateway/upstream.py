@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
-from berth_gateway.framing import Body, ChunkedBody, FramingError, LengthBody, UntilClose
+from berth_gateway.framing import Body, ChunkedBody, FramingError, LengthBody, UntilClose, known_size
 from berth_gateway.head import HeadError, ResponseHead, read_response
 from berth_gateway.route import Address
 
@@ -132,14 +132,10 @@ class Upstream:
             asker.broken(answered=False, reused=False)
 
     def received(self, data: bytes) -> None:
-        short_cut = self.short_cut
-        if (
-            short_cut is not None
-            and isinstance(self._body, ChunkedBody)
-            and self._body.between_chunks
-            and short_cut(data)
-        ):
-            return
+        if self.short_cut is not None:
+            data = self._take_whole_chunks(data)
+            if not data:
+                return
         if self._asker is None and self not in self._gateway.finishing:
             self._gateway.router.forget(self.where, self)  # an answer nobody asked for
             self.abort()
@@ -162,6 +158,24 @@ class Upstream:
             self._asker.payload(payload)
         if body.done and body is self._body:
             self._finish(body)
+
+    def _take_whole_chunks(self, data: bytes) -> bytes:
+        """Gives whole chunks to the asker's short cut for as long as it takes them; returns what is left for the long way."""
+        if not isinstance(self._body, ChunkedBody) or not self._body.between_chunks:
+            return data
+        at, size = 0, len(data)
+        while at < size:
+            line = data.find(b"\r\n", at, at + 8)
+            length = known_size(data[at:line]) if line > at else None
+            end = line + 4 + length if length else 0
+            if not at < end <= size:
+                break
+            if self.short_cut is None:  # the answer ended at a fault: nothing behind it is wanted
+                return b""
+            if not self.short_cut(data[at:end] if at or end < size else data):
+                break
+            at = end
+        return data[at:] if at else data
 
     def _read_head(self, data: bytes) -> bytes | None:
         """What follows the head; None while it is incomplete."""

@@ -495,3 +495,40 @@ def test_timings_are_never_shown_even_in_the_first_chunk(core: Core) -> None:
     core.engine.send(HEAD + piece(event(chat_chunk({"content": "x"}, **timings(5, 1)))))
     assert b"timings" not in wire.out
     assert b'"content":"x"' in wire.out
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.booleans(), st.lists(st.integers(0, 6000), max_size=6), st.integers(0, 3))
+def test_the_short_way_and_the_long_way_of_a_chunk_are_the_same(
+    core: Core, stream: bool, cuts: list[int], fault: int
+) -> None:
+    """Whole chunks, several in one read, torn ones, and a fault among them: as when every byte comes alone."""
+    events = chat_events([f"w{n}\u00e9 " for n in range(12)])
+    if fault:
+        events.insert(3 * fault, event({"error": {"message": "SECRET"}}))
+    reply = HEAD + chunked(*events)
+    marks = sorted({c % len(reply) for c in cuts})
+    outcomes: list[Any] = []
+    for pieces in (
+        [reply[i : i + 1] for i in range(len(reply))],
+        [HEAD, *map(piece, events), b"0\r\n\r\n"],
+        [reply[a:b] for a, b in zip([0, *marks], [*marks, len(reply)], strict=True)],
+    ):
+        core.events.clear()
+        core.gateway.router.keep_only([])  # a connection of its own
+        client, wire = core.ask(stream=stream)
+        engine = core.engine
+        for part in pieces:
+            if part and not (engine.wire.aborted or engine.wire.closed):
+                engine.send(part)
+        (answer,) = answers(wire.out)
+        client.lost()
+        (usage,) = core.events
+        counts = (usage.outcome, usage.prompt_tokens, usage.completion_tokens, usage.counted_by)
+        text = (
+            text_of(answer.events)
+            if stream
+            else str(answer.json.get("choices", [{}])[0].get("message", {}).get("content"))
+        )
+        outcomes.append((answer.status, text, answer.body.count(b'"error"'), counts))
+    assert outcomes[0] == outcomes[1] == outcomes[2]

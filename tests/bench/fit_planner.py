@@ -116,7 +116,8 @@ def fit_all(
 def render(sections: Sections) -> str:
     lines = [
         "# The planner's fitted numbers. Written by tests/bench/fit_planner.py from tests/data/planner/planner_truth.csv; see",
-        "# docs/planner.md for what each means, where it starts from and how far it is off. Efficiencies are shares of data-sheet peaks; *_us are microseconds.",
+        "# docs/planner.md for what each means, where it starts from and how far it is off. Efficiencies are shares of",
+        "# data-sheet peaks; *_us are microseconds.",
     ]
     for name, section in sections.items():
         lines += ["", f"[{name}]"]

@@ -8,9 +8,8 @@ OUTLIERS = {"QW25-208", "QW25-213"}  # slow outliers, by the data's own README
 OUTLIER_PREFILLS = {("XJD", "A100 SXM 80GB", "F16"), ("XJD", "L40S 48GB", "F16")}
 
 SPEED = (
-    "decode_tok_s_per_user", "decode_tok_s_total", "output_tok_s_total", "output_tok_s", "output_tok_s_per_gpu", "tpot_ms","
-            " "itl_median_ms",
-    "itl_intercept_ms", "itl_slope_ms_per_ctx_token", "prompt_plus_output_tok_s", "mlperf_offline_output_tok_s",
+    "decode_tok_s_per_user", "decode_tok_s_total", "output_tok_s_total", "output_tok_s", "output_tok_s_per_gpu", "tpot_ms",
+    "itl_median_ms", "itl_intercept_ms", "itl_slope_ms_per_ctx_token", "prompt_plus_output_tok_s", "mlperf_offline_output_tok_s",
 )  # fmt: skip
 PREFILL = ("prefill_tok_s", "prompt_step_latency_ms")
 

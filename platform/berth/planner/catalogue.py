@@ -24,15 +24,20 @@ _LLAMA: Final = re.compile(r"^llama(?:-?(\d(?:\.\d)?)-)?-?(\d+(?:\.\d+)?b)(?!-vi
 
 def normalised(name: str) -> str:
     """ "meta-llama/Llama-3.1-8B-Instruct" -> "llama-3.1-8b"."""
+    return _spellings(name)[-1]
+
+
+def _spellings(name: str) -> list[str]:
+    """From the name as it is, without its organisation, to what is left when everything that does not change the shape is gone."""
     text = _ORGANISATION.sub("", name.strip().lower()).replace("quantized.", "")
     text = re.sub(r"[\s_:]+", "-", text).removeprefix("meta-").removeprefix("nvidia-")
-    text = re.sub(r"[()]", "", text)
-    while (shorter := _DROPPED.sub("", text)) != text:
-        text = shorter
-    if match := _LLAMA.match(text):
+    found = [re.sub(r"[()]", "", text)]
+    while (shorter := _DROPPED.sub("", found[-1])) != found[-1]:
+        found.append(shorter)
+    if match := _LLAMA.match(found[-1]):
         version = f"{match.group(1)}-" if match.group(1) else ""
-        text = f"llama-{version}{match.group(2)}"
-    return text
+        found.append(f"llama-{version}{match.group(2)}")
+    return found
 
 
 @cache
@@ -64,9 +69,10 @@ def known_models() -> tuple[str, ...]:
 @cache
 def model_by_name(name: str) -> ModelFacts | None:
     """None: no model of this name is known."""
-    key = normalised(name)
-    config = _configs().get(key) or _configs().get(re.sub(r"-\d{4}$", "", key))
-    return facts_from_config(config) if config else None
+    for spelling in _spellings(name):
+        if config := _configs().get(spelling):
+            return facts_from_config(config)
+    return None
 
 
 @cache

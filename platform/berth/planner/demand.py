@@ -91,7 +91,8 @@ def in_words(demand: Demand, found: Flow, response_seconds: float) -> Reason:
     else:
         text = (
             f"{demand.users or 1} people, each with {demand.think_seconds:g} s between an answer and the next question and "
-            f"{response_seconds:.1f} s an answer, ask {number(found.rate)} times a second: {number(found.in_flight)} in flight (Little's law)."
+            f"{response_seconds:.1f} s an answer, ask {number(found.rate)} times a second: "
+            f"{number(found.in_flight)} in flight (Little's law)."
         )
     return reason(
         "little",

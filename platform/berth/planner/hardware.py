@@ -66,8 +66,8 @@ def _plain(name: str) -> str:
 
 @cache
 def gpu_by_name(name: str) -> Gpu | None:
-    """From "NVIDIA H200-SXM-141GB", "4090 24GB", "M2 Ultra 76-Core GPU 192GB". The longest name in the list that the text contains wins.
-    None: not known."""
+    """From "NVIDIA H200-SXM-141GB", "4090 24GB", "M2 Ultra 76-Core GPU 192GB". A GPU goes before the CPU beside it, unless the text ends in
+    [CPU]; of several the longest name wins. None: not known."""
     text = _plain(name)
     names = _names()
     if text in names:
@@ -75,11 +75,16 @@ def gpu_by_name(name: str) -> Gpu | None:
     bare = " ".join(_NOISE.sub(" ", text).split())
     if bare in names:
         return all_gpus()[names[bare]]
-    found = [known for known in names if re.search(rf"(?:^| ){re.escape(known)}(?: |$)", text)]
-    found = found or [known for known in names if re.search(rf"(?:^| ){re.escape(known)}(?: |$)", bare)]
-    if len({names[known] for known in found}) > 1 and " or " in text:
+    found = _contained(names, text) or _contained(names, bare)
+    if not found or (len({names[known] for known in found}) > 1 and " or " in text):
         return None
-    return all_gpus()[names[max(found, key=len)]] if found else None
+    on_cpu = "[cpu]" in name.lower()
+    best = max(found, key=lambda known: (all_gpus()[names[known]].is_cpu == on_cpu, len(known), known))
+    return all_gpus()[names[best]]
+
+
+def _contained(names: Mapping[str, str], text: str) -> list[str]:
+    return [known for known in names if re.search(rf"(?:^| ){re.escape(known)}(?: |$)", text)]
 
 
 def _read(row: Mapping[str, str]) -> Gpu:

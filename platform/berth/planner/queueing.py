@@ -126,11 +126,9 @@ class _Run:
         return chunk, ready
 
     def _step(self, chunk: float, ready: list[list[float]]) -> None:
-        running = len(self.leaving)
-        if running:
-            self.now += self.decode(running) + self.work(chunk)
-        else:
-            self.now += prefill(self.place, chunk)
+        running, alone = len(self.leaving), prefill(self.place, chunk)
+        # With sequences that decode anyway a prompt adds its arithmetic; but no step is shorter than the prompt's own.
+        self.now += max(alone, self.decode(running) + self.work(chunk)) if running else alone
         self.steps += 1
         for arrival, _, output, prompt in ready:
             if arrival >= 0:

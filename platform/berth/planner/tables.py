@@ -20,6 +20,11 @@ def rows(name: str, *, delimiter: str = ",") -> tuple[dict[str, str], ...]:
     return tuple(csv.DictReader(lines, delimiter=delimiter, quoting=csv.QUOTE_NONE))
 
 
+def parse(text: str) -> dict[str, Any]:
+    """An operator's own table."""
+    return tomllib.loads(text)
+
+
 @cache
 def document(name: str) -> dict[str, Any]:
     return tomllib.loads(_text(name))

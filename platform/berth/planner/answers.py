@@ -104,7 +104,8 @@ def placement_of(point: Measurement, sections: Sections = None) -> Placement:
         pipeline = int(told.group(1))
     elif tensor == 1 and point.gpus > 1 and split == 1:
         split = point.gpus
-    coefs: Coefficients = build(sections, engine) if sections is not None else coefficients(engine)
+    section = "vllm_020" if engine == "vllm" and _at_least(point.version, 20) else engine
+    coefs: Coefficients = build(sections, section) if sections is not None else coefficients(section)
     kv_bits = chosen.kv_bits
     if engine.startswith("tensorrt_llm") and chosen.compute in ("fp8", "fp4"):
         kv_bits = 8  # the published FP8 and FP4 checkpoints carry an FP8 cache
@@ -112,6 +113,11 @@ def placement_of(point: Measurement, sections: Sections = None) -> Placement:
         model=model, scheme=chosen, held=weights(model, chosen), engine=engine, coefficients=coefs, gpu=gpu,
         tensor_parallel=tensor, pipeline_parallel=pipeline, kv_bits=kv_bits, split_layers=split,
     )  # fmt: skip
+
+
+def _at_least(version: str, minor: int) -> bool:
+    match = re.match(r"v?(\d+)\.(\d+)", version)
+    return match is not None and (int(match.group(1)), int(match.group(2))) >= (0, minor)
 
 
 Handler = Callable[[Measurement, Sections], Answer]

@@ -59,17 +59,16 @@ def parts(place: Placement, limits: Limits) -> Parts:
 
 
 def activations(place: Placement, limits: Limits) -> float:
-    """The peak of the trial run. The last stage of a pipeline computes the logits; the first one decides what all may keep."""
+    """The peak of the trial run. The last stage of a pipeline computes the logits; the first one decides what all may keep. The buffers
+    in which tokens are sorted by expert stay."""
     model = place.model
     logits = place.value("logit_bytes") * limits.sequences * model.vocabulary
     hidden = place.value("hidden_copies") * 2.0 * limits.batched_tokens * model.embedding_length
-    width = model.feed_forward_length if not model.experts else model.expert_feed_forward * model.experts_per_token
-    block = (
-        2.0
-        * limits.batched_tokens
-        * (place.value("block_copies") * width + place.value("block_hidden_copies") * model.embedding_length)
-    )
-    return max(hidden + (logits if place.pipeline_parallel == 1 else 0.0), block)
+    width = place.value("block_copies") * (0 if model.experts else model.feed_forward_length)
+    block = 2.0 * limits.batched_tokens * (width + place.value("block_hidden_copies") * model.embedding_length)
+    routed = 2.0 * limits.batched_tokens * model.experts_per_token
+    sorting = routed * (model.expert_feed_forward + place.value("expert_hidden_copies") * model.embedding_length)
+    return max(hidden + (logits if place.pipeline_parallel == 1 else 0.0), block) + sorting
 
 
 def _copied_kv_projections(place: Placement) -> float:

@@ -15,10 +15,12 @@ from __future__ import annotations
 import hashlib
 import itertools
 from datetime import UTC, datetime
+from decimal import Decimal
 from typing import Any
 
 from django.test import Client
 
+from berth.billing.models import Budget
 from berth.catalog.facts import FACTS_FORMAT, ArtefactFacts, AttentionGroup, ModelFacts, model_facts, to_json
 from berth.catalog.models import Artefact, ArtefactFile, Model, ModelVersion
 from berth.deployments.models import Deployment, Replica, Revision, State
@@ -185,6 +187,14 @@ def replica(of: Deployment, ordinal: int = 0, **fields: Any) -> Replica:
         "ready_at": NOON,
     }
     return Replica.objects.create(**values | fields)
+
+
+def budget(organisation: Organisation, **fields: Any) -> Budget:
+    """A hundred a month for the whole organisation."""
+    values = {
+        "org": organisation, "scope": "org", "subject_id": organisation.pk, "period": "month", "amount": Decimal(100), "version": 1,
+    }  # fmt: skip
+    return Budget.objects.create(**values | fields)
 
 
 def usage_event(of: Deployment, by: ApiKey, **fields: Any) -> UsageEvent:

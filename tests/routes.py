@@ -86,6 +86,7 @@ class World:
         self.model = self.revision.version.model
         self.artefact = self.revision.artefact
         self.event = make.usage_event(self.deployment, self.key)
+        self.budget = make.budget(self.org, scope="deployment", subject_id=self.deployment.pk)
         self.invitation = Invitation.objects.create(
             org=self.org,
             email=f"invited@{self.org.slug}.example",
@@ -108,6 +109,7 @@ class World:
             "revisions": self.revision.number,
             "events": self.event.pk,
             "statements": "2026-11",
+            "budgets": self.budget.pk,
             "lines": make.new_id(),
         }
         assert before in values, f"Teach tests/routes.py what <{name}> after {before}/ is."

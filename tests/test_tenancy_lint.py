@@ -14,6 +14,7 @@ RAW_SQL_FILES = {  # parameters only, never text put together; each says why the
     "platform/berth/metering/ingest.py",
     "platform/berth/billing/usage.py",
     "platform/berth/billing/locks.py",
+    "platform/berth/billing/spending.py",
     "platform/berth/deployments/reconcile.py",
 }
 HTTP_CLIENTS = {"aiohttp", "http.client", "httpx", "requests", "urllib.request", "urllib3"}

@@ -16,6 +16,7 @@ app.autodiscover_tasks()
 app.conf.beat_schedule = {
     "ingest usage events": {"task": "berth.metering.tasks.ingest", "schedule": 1.0, "options": {"expires": 5}},
     "rate usage events": {"task": "berth.billing.tasks.rate", "schedule": 2.0, "options": {"expires": 5}},
+    "watch budgets": {"task": "berth.billing.tasks.watch_budgets", "schedule": 2.0, "options": {"expires": 5}},
     "close months": {"task": "berth.billing.tasks.close", "schedule": 3600.0, "options": {"expires": 3600}},
     "sweep deployments": {"task": "berth.deployments.tasks.sweep", "schedule": 2.0, "options": {"expires": 5}},
     "publish what changed": {"task": "berth.publishing.tasks.publish", "schedule": 5.0, "options": {"expires": 5}},

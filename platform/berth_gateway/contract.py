@@ -53,6 +53,9 @@ class Price(msgspec.Struct, frozen=True):
     output: int
 
 
+PRICE_CEILING = 10**18  # a million of the currency for one token: beyond any price, and far below 2^63
+
+
 class BudgetScope(StrEnum):
     """What a budget is about; usage of the organisation's requests with that id counts."""
 
@@ -78,6 +81,7 @@ class Budget(msgspec.Struct, frozen=True):
     scope: BudgetScope
     subject_id: str  # of the organisation, deployment, key or member
     limit_pico: int
+    version: int  # rises with each change
     periods: tuple[Period, ...]  # the current one and those that follow while this snapshot may be in use
 
 

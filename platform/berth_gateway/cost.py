@@ -8,7 +8,6 @@ from berth_gateway.contract import CountedBy, Outcome, Price, UsageEvent
 
 # Tokens that a model's chat template may add to what the body spells out (a default system prompt, markers of roles).
 TEMPLATE_TOKENS = 256
-PRICE_CEILING = 10**18  # a million of the currency for one token: beyond any price, and far below 2^63
 
 
 def price_at(prices: Sequence[Price], at: float) -> Price | None:

@@ -199,7 +199,7 @@ class Lessor:
         self._sequence += 1
         pipe.evalsha(
             self._scripts[CLAIM], 1, BUDGET_PREFIX + purse.name,
-            self._name, self._sequence, purse.limit, self._gate.said, ask.keep, ask.all, ask.ahead, ask.more,
+            self._name, self._sequence, purse.limit, f"{purse.budget.version:020}", ask.keep, ask.all, ask.ahead, ask.more,
             int(SETTLING_SECONDS * 1000), int(LEASE_SECONDS * 1000), *ask.needs,
         )  # fmt: skip
 

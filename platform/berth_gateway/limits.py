@@ -78,7 +78,6 @@ class Gate:
         self.connected = False
         self.alone = False  # without any Valkey: local pools are all there is
         self.workers = 1  # gateways that were alive when Valkey was last heard
-        self.said = ":"  # the snapshot's epoch and version, sortable
         self.waiting: deque[Waiting] = deque()
         self._members: dict[str, MemberInfo] = {}
         self._budgets: dict[tuple[str, str], list[Budget]] = {}
@@ -86,9 +85,8 @@ class Gate:
         self._purses: dict[tuple[str, str], Purse] = {}
         self._tidied_at = 0.0
 
-    def apply(self, said: str, members: dict[str, MemberInfo], budgets: tuple[Budget, ...]) -> None:
+    def apply(self, members: dict[str, MemberInfo], budgets: tuple[Budget, ...]) -> None:
         """A new snapshot. Changed limits hold from the next request on; purses of removed budgets are forgotten."""
-        self.said = said
         self._members = members
         self._budgets = {}
         for budget in budgets:

@@ -80,7 +80,7 @@ redis.call('PEXPIRE', workers, 130000)
 return {grant, free - grant, back, active}
 """
 
-# KEYS: the budget's hash. ARGV: worker, sequence, limit, snapshot ("epoch:version", sorts), keep, all, ahead, more,
+# KEYS: the budget's hash. ARGV: worker, sequence, limit, version of the budget (padded, sorts), keep, all, ahead, more,
 # settling ms, lease ms, then needs. Fields: limit, said, left, run (of the server, another one after each restart), open_at, n (workers);
 # of each worker c: (claim), q: (sequence), r: (run in which it was heard), l: (ledger: amount and position, by the control plane).
 # Answers {'absent'} · {'stale', sequence} · {'wait', ms, claim} · {'ok', claim, left, 1 if roomy}.

@@ -76,7 +76,7 @@ class Worker:
         self.lessor = Lessor(self.gate, name, fleet.url, self.log, lambda: fleet.view)
         self.running: list[Permit] = []
         self.done: list[Permit | Refusal] = []
-        self.gate.apply(fleet.said, {}, tuple(fleet.budgets))
+        self.gate.apply({}, tuple(fleet.budgets))
 
     def ask(self, tokens: int = 1, cost: int = 0) -> Permit | Refusal | None:
         """The answer if there is one at once; others come to `done`."""
@@ -133,10 +133,6 @@ class Fleet:
         self.set_clock()
         valkey.set(LIFE, "life-1")
 
-    @property
-    def said(self) -> str:
-        return f"a:{self.world.version:020}"
-
     def now(self) -> float:
         return self.seconds
 
@@ -156,7 +152,7 @@ class Fleet:
 
     def budget(self, limit: int) -> Budget:
         period = Period("2027-01", START - 100, START + 10_000_000)
-        made = Budget(str(uuid4()), self.world.org.org_id, BudgetScope.ORG, self.world.org.org_id, limit, (period,))
+        made = Budget(str(uuid4()), self.world.org.org_id, BudgetScope.ORG, self.world.org.org_id, limit, 1, (period,))
         self.budgets.append(made)
         return made
 
@@ -177,7 +173,7 @@ class Fleet:
             for name in sorted(known)
         ]
         found = claims.seed(
-            f"{budget.budget_id}:2027-01", limit_pico=budget.limit_pico, said=self.said,
+            f"{budget.budget_id}:2027-01", limit_pico=budget.limit_pico, version=budget.version,
             lost=self.seeded, expires_at=0, told=told,
         )  # fmt: skip
         self.seeded = True

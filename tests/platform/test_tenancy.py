@@ -77,6 +77,7 @@ def own_value(world: World, name: str) -> Any:
         "artefact_id": world.artefact.pk,
         "model": world.model.name,
         "key": world.key.pk,
+        "subject_id": world.deployment.pk,
     }
     assert name in values, f"Teach tests/platform/test_tenancy.py what a body's {name!r} refers to."
     return values[name]
@@ -90,6 +91,9 @@ def needed(world: World, form: dict[str, Any]) -> dict[str, Any]:
         "role": "viewer",
         "model": world.model.name,
         "source": "sample",
+        "scope": "deployment",
+        "period": "day",
+        "amount": "5",
     }
     required = form.get("required", [])
     assert set(required) <= samples.keys(), (

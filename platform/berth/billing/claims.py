@@ -6,12 +6,13 @@ from collections.abc import Iterable
 from typing import Any, NamedTuple, cast
 
 from berth.outbox.valkey import client
-from berth_gateway.contract import BUDGET_PREFIX
+from berth_gateway.contract import BUDGET_PREFIX, GATEWAYS_KEY
 
 LEASE_MS = 20_000  # the gateways' LEASE_SECONDS: what a worker holds is good for no longer without contact
 
-# What the control plane does every few seconds. KEYS: the budget's hash. ARGV: limit, snapshot, lease ms if the hash has been lost and 0
-# if it is new, expiry (Unix seconds, 0: never), then of each worker: name, ledger amount, position, claim to begin with, 1 if gone.
+# What the control plane does every few seconds. KEYS: the budget's hash. ARGV: limit, version of the budget, lease ms if the hash has
+# been lost and 0 if it is new, expiry (Unix seconds, 0: never), then of each worker: name, ledger amount, position, claim to begin
+# with, 1 if gone.
 # A worker without a claim gets one, because it has spent so much; that of one that is gone becomes what the ledger says.
 # Answers {1 if it had to be written anew, left, then worker and claim of each}.
 _SEED = """
@@ -78,10 +79,10 @@ class Claims(NamedTuple):
     by_gateway: dict[str, int]
 
 
-def seed(name: str, *, limit_pico: int, said: str, lost: bool, expires_at: int, told: Iterable[Told]) -> Claims:
+def seed(name: str, *, limit_pico: int, version: int, lost: bool, expires_at: int, told: Iterable[Told]) -> Claims:
     """Writes what the ledger knows of a budget's period (`<budget id>:<period>`) and returns what is claimed. `lost`: it has been
     there before, so if it is not now, workers are given time to say what they hold before anything is granted."""
-    arguments: list[str] = [str(limit_pico), said, str(LEASE_MS if lost else 0), str(expires_at)]
+    arguments: list[str] = [str(limit_pico), f"{version:020}", str(LEASE_MS if lost else 0), str(expires_at)]
     for each in told:
         arguments += [each.gateway, str(each.spent_pico), str(each.position), str(each.claim_pico), str(int(each.gone))]
     answer = cast("list[Any]", client().eval(_SEED, 1, BUDGET_PREFIX + name, *arguments))
@@ -93,13 +94,16 @@ def seed(name: str, *, limit_pico: int, said: str, lost: bool, expires_at: int, 
 
 def read(names: list[str]) -> dict[str, dict[str, int]]:
     """What is claimed now, by name and gateway, without writing anything."""
-    pipe = client().pipeline(transaction=False)
-    for name in names:
-        pipe.hgetall(BUDGET_PREFIX + name)
     found: dict[str, dict[str, int]] = {}
-    for name, fields in zip(names, pipe.execute() if names else [], strict=True):
+    for name in names:
+        fields = cast("dict[bytes, bytes]", client().hgetall(BUDGET_PREFIX + name))
         found[name] = {key[2:].decode(): int(value) for key, value in fields.items() if key.startswith(b"c:")}
     return found
+
+
+def gateways() -> set[str]:
+    """Names of gateways that have reported lately."""
+    return {name.decode() for name in cast("list[bytes]", client().hkeys(GATEWAYS_KEY))}
 
 
 def forget(name: str) -> None:

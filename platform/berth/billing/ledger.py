@@ -17,11 +17,11 @@ from berth.billing.locks import while_booking
 from berth.billing.models import LedgerAccount, LedgerEntry, PriceVersion, RatedEvent, Statement
 from berth.billing.periods import open_period
 from berth.billing.prices import PriceBook, book_for, prices_of
-from berth.billing.rating import Charge, Usage, rate, total
+from berth.billing.rating import Charge, rate, total
+from berth.billing.spending import note, usage_of
 from berth.metering.models import PendingEvent, UsageEvent
 from berth.orgs.models import Organisation
 from berth.web.errors import Conflict, NotFound
-from berth_gateway.contract import CountedBy, Outcome
 
 log = logging.getLogger(__name__)
 
@@ -77,18 +77,8 @@ def _book(events: Sequence[UsageEvent], book: PriceBook) -> None:
     # Plain inserts: were an event here twice, the unique constraints stop the whole transaction.
     RatedEvent.objects.bulk_create(marks)
     LedgerEntry.objects.bulk_create(entries, batch_size=1000)
-
-
-def usage_of(event: UsageEvent) -> Usage:
-    """An answer that the engine itself ended and counted has used its prompt, even if its first token was the end of it."""
-    finished = event.outcome == Outcome.OK and event.counted_by == CountedBy.ENGINE
-    return Usage(
-        prompt_tokens=event.prompt_tokens,
-        cached_tokens=event.cached_tokens,
-        completion_tokens=event.completion_tokens,
-        first_token=finished or event.first_token_ms is not None,
-        rejected=event.outcome == Outcome.REJECTED,
-    )
+    amounts = {mark.pk: mark.amount for mark in marks}
+    note((event, amounts[event.pk]) for event in events if event.pk in amounts)
 
 
 def _postings(event: UsageEvent, version: PriceVersion, charges: Sequence[Charge], period: str) -> list[LedgerEntry]:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from uuid import UUID
 
 from django.db import connection, transaction
 
 _CLOSING = 0x6265727468_02
 _PRICES = 0x6265727468_03
+_BUDGETS = 0x62657274  # with a part of the organisation's id
 
 
 def while_booking() -> None:
@@ -37,6 +39,12 @@ def one_moment() -> Iterator[None]:
         with connection.cursor() as cursor:
             cursor.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
         yield
+
+
+def while_budgeting(org_id: UUID) -> None:
+    """One change of an organisation's budgets at a time."""
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT pg_advisory_xact_lock(%s, %s)", [_BUDGETS, org_id.int % 2**31])
 
 
 def _lock(statement: str, key: int) -> None:

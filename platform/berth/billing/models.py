@@ -113,6 +113,80 @@ class RatedEvent(OrgOwned):
         return str(self.pk)
 
 
+class SpentSlice(models.Model):
+    """The ledger's receivables by gateway, deployment, key and quarter of an hour: what budgets are summed up from. Written in the
+    transaction that books, and rebuilt from the books by `spending.rebuild`."""
+
+    id = models.BigAutoField(primary_key=True)
+    org = models.ForeignKey("orgs.Organisation", on_delete=models.PROTECT, related_name="+")
+    gateway = models.CharField(max_length=64)
+    deployment_id = models.UUIDField()
+    key_id = models.UUIDField()
+    at = models.DateTimeField()  # beginning of the quarter of an hour
+    amount = money_field()
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(fields=["org", "at", "gateway", "deployment_id", "key_id"], name="spent_slice_once")
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.gateway} {self.at}"
+
+
+class BudgetScope(models.TextChoices):
+    ORG = "org"
+    DEPLOYMENT = "deployment"
+    KEY = "key"
+    MEMBER = "member"
+
+
+class BudgetPeriodKind(models.TextChoices):
+    DAY = "day"
+    MONTH = "month"
+    TOTAL = "total"
+
+
+class Budget(OrgOwned):
+    """A hard limit: requests that could exceed it are refused (berth_gateway, docs/limits.md). Periods are the organisation's."""
+
+    scope = models.CharField(max_length=16, choices=BudgetScope)
+    subject_id = models.UUIDField()  # of the organisation, deployment, key or member
+    period = models.CharField(max_length=8, choices=BudgetPeriodKind)
+    amount = money_field()
+    version = (
+        models.BigIntegerField()
+    )  # only rises: microseconds of the last change, so that it does after a restored backup too
+    created_by = models.ForeignKey("orgs.User", null=True, on_delete=models.PROTECT, related_name="+")
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(fields=["org", "scope", "subject_id", "period"], name="budget_once"),
+            # Amounts cross to gateways as 64-bit integers of the smallest unit.
+            models.CheckConstraint(condition=models.Q(amount__gte=0, amount__lte=9_000_000), name="budget_amount"),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.scope} {self.period}"
+
+
+class BudgetPeriod(models.Model):
+    """That a budget's period was written to Valkey once, and what gateways had claimed when it was last looked at: should Valkey
+    lose everything, this is where it begins again."""
+
+    id = models.BigAutoField(primary_key=True)
+    budget = models.ForeignKey(Budget, on_delete=models.CASCADE, related_name="periods")
+    name = models.CharField(max_length=10)
+    claims = models.JSONField(default=dict)  # gateway -> 10^-12 of the currency, as text
+    seeded_at = models.DateTimeField(auto_now_add=True)
+
+    class Meta:
+        constraints = [models.UniqueConstraint(fields=["budget", "name"], name="budget_period_once")]
+
+    def __str__(self) -> str:
+        return self.name
+
+
 class Statement(OrgOwned):
     """A closed month. An open month is computed on the fly; a closed one is these rows and carries a hash of its lines."""
 

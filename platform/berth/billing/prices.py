@@ -19,6 +19,7 @@ from berth.billing.models import PriceVersion
 from berth.billing.rating import Prices
 from berth.deployments.models import Deployment
 from berth.orgs.models import Organisation
+from berth.outbox.services import announce
 from berth.web.errors import ApiError, NotFound
 
 # The platform's price until someone sets another: 0.15, 0.075 and 0.60 of the currency per million tokens.
@@ -53,6 +54,20 @@ class PriceBook:
             if index:
                 return versions[index - 1]
         raise LookupError("no price was valid then")
+
+    def schedule(self, org_id: UUID, deployment_id: UUID, now: datetime) -> list[tuple[datetime, PriceVersion]]:
+        """The version valid now and those announced after it, each with the instant from which it holds. Empty without any price."""
+        subjects: tuple[_Subject, ...] = ((org_id, deployment_id), (org_id, None), (None, None))
+        coming = {v.valid_from for subject in subjects for v in self._by_subject.get(subject, []) if v.valid_from > now}
+        found: list[tuple[datetime, PriceVersion]] = []
+        for instant in (now, *sorted(coming)):
+            try:
+                version = self.at(org_id, deployment_id, instant)
+            except LookupError:
+                continue
+            if not found or found[-1][1] != version:
+                found.append((version.valid_from if not found else instant, version))
+        return found
 
 
 def prices_of(version: PriceVersion) -> Prices:
@@ -108,6 +123,7 @@ def set_price(
                 field="valid_from",
                 status=409,
             )
+        announce("prices")  # gateways reserve at the price that will hold
         return _create(org, deployment_id, prices, begins)
 
 

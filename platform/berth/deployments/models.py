@@ -5,6 +5,7 @@ from __future__ import annotations
 from django.db import models
 
 from berth.catalog.models import Artefact, ModelVersion
+from berth.orgs.limits import Limited
 from berth.orgs.models import User
 from berth.orgs.tenancy import OrgOwned
 
@@ -31,7 +32,7 @@ class State(models.TextChoices):
     DELETED = "deleted"
 
 
-class Deployment(OrgOwned):
+class Deployment(Limited, OrgOwned):
     """A model kept running as `org/name`. The reconciler owns `state` and everything below the lease."""
 
     name = models.CharField(max_length=63)

@@ -12,6 +12,7 @@ from rest_framework import serializers
 from berth.deployments.models import Deployment, Desired, Event, Replica, Revision, State
 from berth.deployments.outlook import upcoming, usual
 from berth.deployments.selectors import shown_replicas
+from berth.orgs.limits import LimitsIn, LimitsOut
 from berth.orgs.serializers import UserOut
 from berth.planner.needs import MAX_CONCURRENCY, MAX_CONTEXT, MAX_REPLICAS, MIN_CONTEXT, Quality
 from berth.web.serializers import StrictSerializer
@@ -59,12 +60,13 @@ class DeployIn(PlanIn):
 
 
 class ChangeIn(StrictSerializer):
-    """What is absent stays. `needs` and `pins` are replaced as a whole."""
+    """What is absent stays. `needs` and `pins` are replaced as a whole. `limits` alone make no new revision."""
 
     version = serializers.IntegerField(required=False, min_value=1)
     needs = NeedsIn(required=False)
     pins = PinsIn(required=False)
     replicas = _replicas()
+    limits = LimitsIn(required=False)
 
 
 class LogQuery(StrictSerializer):
@@ -209,6 +211,7 @@ class DeploymentOut(serializers.Serializer[Any]):
     usual_basis = serializers.ChoiceField(choices=["measured", "estimated"])
     next = NextOut(allow_null=True)
     created_at = serializers.DateTimeField()
+    limits = LimitsOut()
 
     def to_representation(self, instance: Deployment) -> dict[str, Any]:
         revision = instance.revision
@@ -233,6 +236,7 @@ class DeploymentOut(serializers.Serializer[Any]):
             "usual_basis": times.basis,
             "next": None if coming is None else msgspec.to_builtins(coming),
             "created_at": instance.created_at,
+            "limits": instance.limits,
         }
         shown: dict[str, Any] = super().to_representation(content)
         return shown

@@ -85,9 +85,15 @@ def update(
     needs: Wishes | None = None,
     pins: Wishes | None = None,
     replicas: int | None = None,
+    limits: Mapping[str, int | None] | None = None,
     provider: Provider | None = None,
 ) -> Deployment:
-    """Makes a new revision; what is not given stays. The revision before it serves until the new one is ready."""
+    """Makes a new revision; what is not given stays. The revision before it serves until the new one is ready. Limits are no part of
+    a revision: they hold at once, and with nothing else given no revision is made."""
+    if limits is not None:
+        deployment = _set_limits(deployment, limits)
+        if version is None and needs is None and pins is None and replicas is None:
+            return deployment
     before = _revision(deployment)
     wanted, fixed = read_wishes(
         before.needs if needs is None else needs, before.plan.get("pins", {}) if pins is None else pins
@@ -104,6 +110,14 @@ def update(
         deployment.failures = 0
         deployment.save(update_fields=["failures"])
         _wanted_changed(deployment)
+    return deployment
+
+
+@transaction.atomic
+def _set_limits(deployment: Deployment, limits: Mapping[str, int | None]) -> Deployment:
+    deployment = _locked(deployment)
+    deployment.save(update_fields=deployment.set_limits(limits))
+    announce("limits")
     return deployment
 
 

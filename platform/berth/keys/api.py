@@ -16,6 +16,7 @@ from rest_framework.response import Response
 from berth.keys import services
 from berth.keys.models import ApiKey, KeyKind
 from berth.orgs.idempotency import idempotent
+from berth.orgs.limits import LimitsIn, LimitsOut
 from berth.orgs.permissions import Action
 from berth.orgs.serializers import UserOut
 from berth.orgs.views import OrgView
@@ -29,12 +30,13 @@ class KeyOut(serializers.ModelSerializer[ApiKey]):
         child=serializers.UUIDField(), allow_null=True, help_text="null: every deployment of the organisation"
     )
     status = serializers.SerializerMethodField()
+    limits = LimitsOut()
 
     class Meta:
         model = ApiKey
         fields = [
             "id", "name", "kind", "hint", "scopes", "deployment_ids", "created_by", "created_at", "expires_at", "revoked_at",
-            "last_used_at", "status",
+            "last_used_at", "status", "limits",
         ]  # fmt: skip
 
     @extend_schema_field(serializers.ChoiceField(choices=["active", "expired", "revoked"]))
@@ -74,10 +76,14 @@ class NewKeyIn(StrictSerializer):
     scopes = serializers.ListField(child=serializers.CharField(max_length=32), max_length=20, default=["inference"])
     deployment_ids = serializers.ListField(child=serializers.UUIDField(), max_length=100, allow_null=True, default=None)
     expires_at = serializers.DateTimeField(allow_null=True, default=None)
+    limits = LimitsIn(required=False)
 
 
-class KeyNameIn(StrictSerializer):
-    name = serializers.CharField(max_length=80)
+class KeyChangeIn(StrictSerializer):
+    """What is absent stays."""
+
+    name = serializers.CharField(required=False, max_length=80)
+    limits = LimitsIn(required=False)
 
 
 def status_of(key: ApiKey, now: datetime) -> str:
@@ -110,9 +116,11 @@ class KeyView(OrgView):
     def get(self, request: Request, org: str, key_id: UUID) -> Response:
         return Response(KeyOut(services.get_key(self.member, key_id)).data)
 
-    @extend_schema(operation_id="rename_key", request=KeyNameIn, responses=KeyOut)
+    @extend_schema(operation_id="change_key", request=KeyChangeIn, responses=ChangedKeyOut)
     def patch(self, request: Request, org: str, key_id: UUID) -> Response:
-        return Response(KeyOut(services.rename_key(self.member, key_id, **read_body(KeyNameIn, request))).data)
+        """Its name and its limits; everything else is for ever."""
+        changed = services.change_key(self.member, key_id, **read_body(KeyChangeIn, request))
+        return Response({**KeyOut(changed.key).data, "change": {"id": changed.change}})
 
 
 class RevokeView(OrgView):

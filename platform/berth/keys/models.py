@@ -5,6 +5,7 @@ from __future__ import annotations
 from django.contrib.postgres.fields import ArrayField
 from django.db import models
 
+from berth.orgs.limits import Limited
 from berth.orgs.models import User
 from berth.orgs.tenancy import OrgOwned
 
@@ -15,7 +16,7 @@ class KeyKind(models.TextChoices):
     PLAYGROUND = "playground"  # short-lived, made by the dashboard
 
 
-class ApiKey(OrgOwned):
+class ApiKey(Limited, OrgOwned):
     name = models.CharField(max_length=80)
     kind = models.CharField(max_length=16, choices=KeyKind, default=KeyKind.MEMBER)
     digest = models.BinaryField(max_length=32, unique=True)

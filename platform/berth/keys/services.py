@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from uuid import UUID
@@ -48,6 +48,7 @@ def require_within_rights(
     scopes: Collection[str],
     deployment_ids: Collection[UUID] | None,
     expires_at: datetime | None,
+    limits: Mapping[str, int | None],
     now: datetime,
 ) -> None:
     """A key never reaches further than its maker (threat K3). Whatever makes or changes a key goes through here.
@@ -76,6 +77,27 @@ def require_within_rights(
             )
     if expires_at is not None and expires_at <= now:
         raise ApiError("key.expires_in_past", "The key would have expired already.", field="expires_at")
+    _require_limits_within(maker, limits)
+
+
+def _require_limits_within(maker: Member, limits: Mapping[str, int | None]) -> None:
+    """A key's limit is not above its maker's own or the organisation's: it could not be used up, and would promise what is not so."""
+    for name, wanted in limits.items():
+        bounds = [each for each in (maker.limits[name], maker.org.limits[name]) if each is not None]
+        if wanted is not None and bounds and wanted > min(bounds):
+            raise ApiError(
+                "key.limit_too_wide",
+                f"You may give at most {min(bounds)} here, which is the limit that holds for yourself.",
+                field=f"limits.{name}",
+                params={"most": min(bounds)},
+            )
+
+
+def _own_limits(maker: Member, kind: str, limits: Mapping[str, int | None]) -> dict[str, int | None]:
+    """A service key outlives its maker's membership, so it takes its maker's limits along where it is given none."""
+    if kind != KeyKind.SERVICE:
+        return dict(limits)
+    return {name: limits.get(name) if limits.get(name) is not None else maker.limits[name] for name in maker.limits}
 
 
 @transaction.atomic
@@ -87,11 +109,13 @@ def create_key(
     scopes: Collection[str] = ("inference",),
     deployment_ids: Collection[UUID] | None = None,
     expires_at: datetime | None = None,
+    limits: Mapping[str, int | None] | None = None,
     now: datetime,
 ) -> Issued:
     """Conflict when a key that still works has that name."""
+    held = _own_limits(maker, kind, limits or {})
     require_within_rights(
-        maker, kind=kind, scopes=scopes, deployment_ids=deployment_ids, expires_at=expires_at, now=now
+        maker, kind=kind, scopes=scopes, deployment_ids=deployment_ids, expires_at=expires_at, limits=held, now=now
     )
     secret = new_secret()
     try:
@@ -106,6 +130,7 @@ def create_key(
                 deployment_ids=None if deployment_ids is None else sorted(set(deployment_ids)),
                 created_by=maker.user,
                 expires_at=expires_at,
+                **{f"limit_{name}": value for name, value in held.items()},
             )
     except IntegrityError:
         raise Conflict(
@@ -121,19 +146,26 @@ def create_playground_key(maker: Member, *, now: datetime) -> Issued:
 
 
 @transaction.atomic
-def rename_key(member: Member, key_id: UUID, *, name: str) -> ApiKey:
-    """The name is for people: gateways do not know it."""
+def change_key(
+    member: Member, key_id: UUID, *, name: str | None = None, limits: Mapping[str, int | None] | None = None
+) -> Changed:
+    """The name is for people; limits hold on every gateway within a second. What is absent stays."""
     key = _locked(member, key_id)
-    key.name = name
+    fields = []
+    if limits is not None:
+        _require_limits_within(member, limits)
+        fields = key.set_limits(limits)
+    if name is not None:
+        key.name = name
+        fields.append("name")
     try:
         with transaction.atomic():
-            key.save(update_fields=["name"])
+            key.save(update_fields=fields)
     except IntegrityError:
         raise Conflict(
             "key.name_taken", "A key of this organisation has that name. Choose another.", field="name"
         ) from None
-    _publish(key)
-    return key
+    return Changed(key, _told(key))
 
 
 @transaction.atomic

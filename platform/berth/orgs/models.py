@@ -8,6 +8,7 @@ from django.contrib.auth.base_user import AbstractBaseUser, BaseUserManager
 from django.db import models
 from django.db.models.functions import Lower
 
+from berth.orgs.limits import Limited
 from berth.orgs.tenancy import OrgOwned, new_id
 
 
@@ -41,7 +42,7 @@ class User(AbstractBaseUser):
         return str(self.pk)
 
 
-class Organisation(models.Model):
+class Organisation(Limited):
     id = models.UUIDField(primary_key=True, default=new_id, editable=False)
     slug = models.SlugField(max_length=40, unique=True)
     name = models.CharField(max_length=120)
@@ -69,7 +70,7 @@ class Role(models.TextChoices):
     VIEWER = "viewer"
 
 
-class Member(OrgOwned):
+class Member(Limited, OrgOwned):
     user = models.ForeignKey(User, on_delete=models.PROTECT, related_name="memberships")
     role = models.CharField(max_length=16, choices=Role)
 

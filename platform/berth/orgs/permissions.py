@@ -28,6 +28,9 @@ class Action(StrEnum):
     INFER = "infer"
     USAGE_READ = "usage.read"
     BILLING_READ = "billing.read"
+    BUDGETS_READ = "budgets.read"
+    BUDGETS_WRITE = "budgets.write"
+    BUDGETS_WRITE_ORG = "budgets.write_org"
 
 
 _ALL = frozenset(Role)
@@ -53,6 +56,10 @@ MATRIX: dict[Action, frozenset[Role]] = {
     Action.INFER: _BUILDERS,
     Action.USAGE_READ: _ALL,
     Action.BILLING_READ: frozenset({_O, _A, _B}),
+    # Developers: those of their own keys and deployments; of members and of the organisation only who may do more.
+    Action.BUDGETS_READ: frozenset({_O, _A, _D, _B}),
+    Action.BUDGETS_WRITE: frozenset({_O, _A, _D, _B}),
+    Action.BUDGETS_WRITE_ORG: frozenset({_O, _B}),
 }
 
 

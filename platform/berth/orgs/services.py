@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from datetime import datetime
 from zoneinfo import available_timezones
 
 from django.db import IntegrityError, transaction
 from django.db.models import QuerySet
 
+from berth.orgs.limits import MOST
 from berth.orgs.models import Member, Organisation, Role, User
 from berth.outbox.services import announce
 from berth.web.errors import ApiError, Conflict, NotFound
@@ -44,8 +46,28 @@ def update_organisation(org: Organisation, *, name: str | None = None, time_zone
     org.name = org.name if name is None else name
     org.time_zone = org.time_zone if time_zone is None else time_zone
     org.save(update_fields=["name", "time_zone"])
+    if time_zone is not None:
+        announce("orgs")  # a budget's day and month begin by it
     publish_event(org.pk, "org", org.slug, None, {})
     return org
+
+
+@transaction.atomic
+def set_limits(slug: str, limits: Mapping[str, int | None], *, member: str | None = None) -> dict[str, int | None]:
+    """How fast an organisation, or the keys of one member (by address) together, may be used. An operator's act. Returns what holds."""
+    for name, value in limits.items():
+        if value is not None and not 1 <= value <= MOST:
+            raise ApiError("invalid", f"A limit is a whole number from 1 to {MOST}.", field=name)
+    org = _locked(slug)
+    subject: Organisation | Member = org
+    if member is not None:
+        found = Member.objects.for_org(org).filter(user__email__iexact=member).select_for_update(of=("self",)).first()
+        if found is None:
+            raise NotFound("member")
+        subject = found
+    subject.save(update_fields=subject.set_limits(limits))
+    announce("limits")
+    return subject.limits
 
 
 @transaction.atomic

@@ -10,9 +10,12 @@ from uuid import UUID
 
 from django.db.models import F, Q
 
+from berth.billing.prices import PriceBook, book_for
+from berth.billing.spending import pico
 from berth.deployments import models as rooms
 from berth.deployments.secrets import replica_secret
-from berth_gateway.contract import Replica, Route, RouteState
+from berth.orgs.limits import for_gateways
+from berth_gateway.contract import PRICE_CEILING, Price, Replica, Route, RouteState
 
 _STARTING_PHASES = frozenset({"fetching", "verifying", "loading", "warming"})
 _STARTING_STATES = frozenset({rooms.State.QUEUED, rooms.State.STARTING, rooms.State.UPDATING})
@@ -41,19 +44,22 @@ def build_routes(now: datetime) -> tuple[Route, ...]:
     for replica in living.select_related("revision__version").order_by("deployment_id", "ordinal", "name"):
         replicas[replica.deployment_id].append(replica)
     usual = _usual_seconds()
-    deployments = (
+    deployments = list(
         rooms.Deployment.objects.across_orgs("the snapshot tells gateways of every deployment")
         .exclude(Q(state=rooms.State.DELETED) | Q(desired=rooms.Desired.DELETED))
         .exclude(revision=None)
         .select_related("org", "revision__version")
         .order_by("org__slug", "name")
     )
+    book = book_for({deployment.org_id for deployment in deployments})
     return tuple(
-        _route(deployment, replicas[deployment.pk], usual.get(deployment.pk), now) for deployment in deployments
+        _route(deployment, replicas[deployment.pk], usual.get(deployment.pk), book, now) for deployment in deployments
     )
 
 
-def _route(deployment: rooms.Deployment, replicas: list[rooms.Replica], usual: float | None, now: datetime) -> Route:
+def _route(
+    deployment: rooms.Deployment, replicas: list[rooms.Replica], usual: float | None, book: PriceBook, now: datetime
+) -> Route:
     ready = _serving(replica for replica in replicas if replica.phase == "ready" and replica.port is not None)
     starting = [replica for replica in replicas if replica.phase in _STARTING_PHASES]
     state = route_state(deployment.state, deployment.desired, any_ready=bool(ready), any_starting=bool(starting))
@@ -82,6 +88,21 @@ def _route(deployment: rooms.Deployment, replicas: list[rooms.Replica], usual: f
             if state is RouteState.READY
         ),
         ready_in_seconds=_time_left(starting, usual, now) if state is RouteState.LOADING else None,
+        limits=for_gateways(deployment.limit_rpm, deployment.limit_tpm, deployment.limit_concurrency),
+        prices=_prices(deployment, book, now),
+    )
+
+
+def _prices(deployment: rooms.Deployment, book: PriceBook, now: datetime) -> tuple[Price, ...]:
+    """Today's and those announced. A gateway counts in 64 bits; a price beyond them exceeds every budget anyway."""
+    return tuple(
+        Price(
+            valid_from=since.timestamp(),
+            input=min(pico(version.input_token), PRICE_CEILING),
+            cached=min(pico(version.cached_token), PRICE_CEILING),
+            output=min(pico(version.output_token), PRICE_CEILING),
+        )
+        for since, version in book.schedule(deployment.org_id, deployment.pk, now)
     )
 
 

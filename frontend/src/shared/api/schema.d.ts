@@ -203,6 +203,53 @@ export interface paths {
         patch: operations["update_org"];
         trace?: never;
     };
+    "/api/v1/orgs/{org}/budgets": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** @description With what was spent and what is reserved now. Developers see those of their own keys and deployments. */
+        get: operations["list_budgets"];
+        put?: never;
+        /** @description A hard limit: requests that could exceed it are refused on every gateway within a second. */
+        post: operations["create_budget"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/orgs/{org}/budgets/{budget_id}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * @description A view under /api/v1/orgs/{org}/. Subclasses name an action per method; a method without one is refused.
+         *
+         *     After `initial()`, `self.org` and `self.member` are set. Who is no member gets the same 404 as for an organisation that
+         *     does not exist; a member without the permission gets 403.
+         */
+        get: operations["get_budget"];
+        put?: never;
+        post?: never;
+        /**
+         * @description A view under /api/v1/orgs/{org}/. Subclasses name an action per method; a method without one is refused.
+         *
+         *     After `initial()`, `self.org` and `self.member` are set. Who is no member gets the same 404 as for an organisation that
+         *     does not exist; a member without the permission gets 403.
+         */
+        delete: operations["remove_budget"];
+        options?: never;
+        head?: never;
+        /** @description Lowering it under what is spent stops requests; raising it lets them go on. Both at once. */
+        patch: operations["change_budget"];
+        trace?: never;
+    };
     "/api/v1/orgs/{org}/deployments": {
         parameters: {
             query?: never;
@@ -466,13 +513,8 @@ export interface paths {
         delete?: never;
         options?: never;
         head?: never;
-        /**
-         * @description A view under /api/v1/orgs/{org}/. Subclasses name an action per method; a method without one is refused.
-         *
-         *     After `initial()`, `self.org` and `self.member` are set. Who is no member gets the same 404 as for an organisation that
-         *     does not exist; a member without the permission gets 403.
-         */
-        patch: operations["rename_key"];
+        /** @description Its name and its limits; everything else is for ever. */
+        patch: operations["change_key"];
         trace?: never;
     };
     "/api/v1/orgs/{org}/keys/{key_id}/revoke": {
@@ -796,12 +838,65 @@ export interface components {
             size: number;
             engines: string[];
         };
-        /** @description What is absent stays. `needs` and `pins` are replaced as a whole. */
+        /** @description The base of every request body. Nested ones are strict too; the error names the path, as in `needs.context_length`. */
+        BudgetChangeInRequest: {
+            /** Format: decimal */
+            amount: string;
+        };
+        /** @description The base of every request body. Nested ones are strict too; the error names the path, as in `needs.context_length`. */
+        BudgetInRequest: {
+            scope: components["schemas"]["ScopeEnum"];
+            /**
+             * Format: uuid
+             * @description Of the deployment, key or member
+             */
+            subject_id?: string;
+            period: components["schemas"]["PeriodEnum"];
+            /** Format: decimal */
+            amount: string;
+        };
+        BudgetOut: {
+            /** Format: uuid */
+            id: string;
+            scope: components["schemas"]["ScopeEnum"];
+            subject: components["schemas"]["BudgetSubjectOut"];
+            period: components["schemas"]["PeriodEnum"];
+            /** @description "2026-11", "2026-11-30" or "total" */
+            period_name: string;
+            /** Format: date-time */
+            starts_at: string | null;
+            /** Format: date-time */
+            ends_at: string | null;
+            time_zone: string;
+            currency: string;
+            /** @description Exact */
+            limit: string;
+            /** @description In this period, usage that is still to be booked included */
+            spent: string;
+            /** @description Set aside by gateways for running requests; null: not known just now */
+            reserved: string | null;
+            left: string;
+            /** Format: date-time */
+            created_at: string;
+        };
+        /** @description One page of a list. */
+        BudgetPage: {
+            items: components["schemas"]["BudgetOut"][];
+            /** @description Cursor of the next page */
+            next: string | null;
+        };
+        BudgetSubjectOut: {
+            /** Format: uuid */
+            id: string;
+            name: string | null;
+        };
+        /** @description What is absent stays. `needs` and `pins` are replaced as a whole. `limits` alone make no new revision. */
         ChangeInRequest: {
             version?: number;
             needs?: components["schemas"]["NeedsInRequest"];
             pins?: components["schemas"]["PinsInRequest"];
             replicas?: number;
+            limits?: components["schemas"]["LimitsInRequest"];
         };
         ChangeOut: {
             applied: number;
@@ -812,6 +907,31 @@ export interface components {
         ChangeRefOut: {
             /** @description For GET /orgs/{org}/gateways?change=: on how many gateways it has arrived */
             id: number;
+        };
+        ChangedBudgetOut: {
+            /** Format: uuid */
+            id: string;
+            scope: components["schemas"]["ScopeEnum"];
+            subject: components["schemas"]["BudgetSubjectOut"];
+            period: components["schemas"]["PeriodEnum"];
+            /** @description "2026-11", "2026-11-30" or "total" */
+            period_name: string;
+            /** Format: date-time */
+            starts_at: string | null;
+            /** Format: date-time */
+            ends_at: string | null;
+            time_zone: string;
+            currency: string;
+            /** @description Exact */
+            limit: string;
+            /** @description In this period, usage that is still to be booked included */
+            spent: string;
+            /** @description Set aside by gateways for running requests; null: not known just now */
+            reserved: string | null;
+            left: string;
+            /** Format: date-time */
+            created_at: string;
+            change: components["schemas"]["ChangeRefOut"];
         };
         ChangedKeyOut: {
             /** Format: uuid */
@@ -832,6 +952,7 @@ export interface components {
             /** Format: date-time */
             last_used_at?: string | null;
             readonly status: components["schemas"]["KeyStatusEnum"];
+            limits: components["schemas"]["LimitsOut"];
             change: components["schemas"]["ChangeRefOut"];
         };
         ChoiceOut: {
@@ -885,6 +1006,7 @@ export interface components {
             next: components["schemas"]["NextOut"] | null;
             /** Format: date-time */
             created_at: string;
+            limits: components["schemas"]["LimitsOut"];
         };
         /** @description One page of a list. */
         DeploymentPage: {
@@ -980,12 +1102,13 @@ export interface components {
             /** Format: uri */
             url: string;
         };
+        /** @description What is absent stays. */
+        KeyChangeInRequest: {
+            name?: string;
+            limits?: components["schemas"]["LimitsInRequest"];
+        };
         /** @enum {string} */
         KeyKindEnum: "member" | "service" | "playground";
-        /** @description The base of every request body. Nested ones are strict too; the error names the path, as in `needs.context_length`. */
-        KeyNameInRequest: {
-            name: string;
-        };
         KeyOut: {
             /** Format: uuid */
             readonly id: string;
@@ -1005,6 +1128,7 @@ export interface components {
             /** Format: date-time */
             last_used_at?: string | null;
             readonly status: components["schemas"]["KeyStatusEnum"];
+            limits: components["schemas"]["LimitsOut"];
         };
         /** @description One page of a list. */
         KeyPage: {
@@ -1016,6 +1140,29 @@ export interface components {
         KeyStatusEnum: "active" | "expired" | "revoked";
         /** @enum {string} */
         LanguageEnum: "en" | "zh-hans";
+        /** @description The base of every request body. Nested ones are strict too; the error names the path, as in `needs.context_length`. */
+        LimitsInRequest: {
+            /**
+             * Format: int64
+             * @description Requests in any minute; null: no limit
+             */
+            rpm?: number | null;
+            /**
+             * Format: int64
+             * @description Tokens in any minute; null: no limit
+             */
+            tpm?: number | null;
+            /**
+             * Format: int64
+             * @description Requests at one moment; null: no limit
+             */
+            concurrency?: number | null;
+        };
+        LimitsOut: {
+            rpm: number | null;
+            tpm: number | null;
+            concurrency: number | null;
+        };
         /** @description `amount` and `quantity` are what this event put on the line. */
         LineEventOut: {
             /** Format: uuid */
@@ -1179,6 +1326,7 @@ export interface components {
             deployment_ids?: string[] | null;
             /** Format: date-time */
             expires_at?: string | null;
+            limits?: components["schemas"]["LimitsInRequest"];
         };
         /** @enum {string} */
         NewKeyKindEnum: "member" | "service";
@@ -1202,6 +1350,7 @@ export interface components {
             /** Format: date-time */
             last_used_at?: string | null;
             readonly status: components["schemas"]["KeyStatusEnum"];
+            limits: components["schemas"]["LimitsOut"];
             change: components["schemas"]["ChangeRefOut"];
             secret: string;
         };
@@ -1249,7 +1398,9 @@ export interface components {
         /** @enum {string} */
         OutcomeEnum: "ok" | "client_closed" | "upstream_error" | "rejected" | "timeout" | "interrupted";
         /** @enum {string} */
-        PermissionsEnum: "org.read" | "org.update" | "members.read" | "members.write" | "keys.create" | "keys.read_own" | "keys.read_all" | "keys.create_service" | "models.read" | "models.write" | "deployments.read" | "deployments.write" | "deployments.delete" | "logs.read" | "infer" | "usage.read" | "billing.read";
+        PeriodEnum: "day" | "month" | "total";
+        /** @enum {string} */
+        PermissionsEnum: "org.read" | "org.update" | "members.read" | "members.write" | "keys.create" | "keys.read_own" | "keys.read_all" | "keys.create_service" | "models.read" | "models.write" | "deployments.read" | "deployments.write" | "deployments.delete" | "logs.read" | "infer" | "usage.read" | "billing.read" | "budgets.read" | "budgets.write" | "budgets.write_org";
         PhaseOut: {
             phase: string;
             /** Format: date-time */
@@ -1400,6 +1551,8 @@ export interface components {
         RoleInRequest: {
             role: components["schemas"]["RoleEnum"];
         };
+        /** @enum {string} */
+        ScopeEnum: "org" | "deployment" | "key" | "member";
         /** @enum {string} */
         SourceEnum: "sample" | "path";
         /** @enum {string} */
@@ -2162,6 +2315,224 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["OrgOut"];
+                };
+            };
+            /** @description Error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": {
+                        error: {
+                            code: string;
+                            message: string;
+                            params: {
+                                [key: string]: unknown;
+                            };
+                            field: string | null;
+                            request_id: string;
+                        };
+                    };
+                };
+            };
+        };
+    };
+    list_budgets: {
+        parameters: {
+            query?: {
+                /** @description `next` of the page before */
+                cursor?: string;
+                /** @description Items on a page, 50 if absent */
+                limit?: number;
+            };
+            header?: never;
+            path: {
+                org: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["BudgetPage"];
+                };
+            };
+            /** @description Error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": {
+                        error: {
+                            code: string;
+                            message: string;
+                            params: {
+                                [key: string]: unknown;
+                            };
+                            field: string | null;
+                            request_id: string;
+                        };
+                    };
+                };
+            };
+        };
+    };
+    create_budget: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description 8 to 128 visible ASCII characters, best a random UUID. The same key and body within 24 h answer the same. */
+                "Idempotency-Key"?: string;
+            };
+            path: {
+                org: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["BudgetInRequest"];
+            };
+        };
+        responses: {
+            201: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ChangedBudgetOut"];
+                };
+            };
+            /** @description Error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": {
+                        error: {
+                            code: string;
+                            message: string;
+                            params: {
+                                [key: string]: unknown;
+                            };
+                            field: string | null;
+                            request_id: string;
+                        };
+                    };
+                };
+            };
+        };
+    };
+    get_budget: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                budget_id: string;
+                org: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["BudgetOut"];
+                };
+            };
+            /** @description Error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": {
+                        error: {
+                            code: string;
+                            message: string;
+                            params: {
+                                [key: string]: unknown;
+                            };
+                            field: string | null;
+                            request_id: string;
+                        };
+                    };
+                };
+            };
+        };
+    };
+    remove_budget: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                budget_id: string;
+                org: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description No response body */
+            204: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description Error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": {
+                        error: {
+                            code: string;
+                            message: string;
+                            params: {
+                                [key: string]: unknown;
+                            };
+                            field: string | null;
+                            request_id: string;
+                        };
+                    };
+                };
+            };
+        };
+    };
+    change_budget: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                budget_id: string;
+                org: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["BudgetChangeInRequest"];
+            };
+        };
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ChangedBudgetOut"];
                 };
             };
             /** @description Error */
@@ -2979,7 +3350,7 @@ export interface operations {
             };
         };
     };
-    rename_key: {
+    change_key: {
         parameters: {
             query?: never;
             header?: never;
@@ -2989,9 +3360,9 @@ export interface operations {
             };
             cookie?: never;
         };
-        requestBody: {
+        requestBody?: {
             content: {
-                "application/json": components["schemas"]["KeyNameInRequest"];
+                "application/json": components["schemas"]["KeyChangeInRequest"];
             };
         };
         responses: {
@@ -3000,7 +3371,7 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": components["schemas"]["KeyOut"];
+                    "application/json": components["schemas"]["ChangedKeyOut"];
                 };
             };
             /** @description Error */

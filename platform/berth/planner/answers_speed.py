@@ -162,7 +162,8 @@ def _load(point: Measurement) -> Load:
 def loaded(place: Placement, point: Measurement, load: Load) -> Steady:
     limits = vllm_limits(place.gpu)
     told = re.search(r"utilization[ =]+(0\.\d+)", point.quote)
-    pool = kv_pool(place, limits, float(told.group(1)) if told else place.value("memory_share"))
+    share = float(told.group(1)) if told else place.value("memory_share")
+    pool = kv_pool(place, limits, share)
     if pool <= 0:
         raise Unanswerable("by the planner's own estimate the model does not fit there")
     most = limits.sequences if place.engine.startswith("vllm") else int(place.value("max_sequences"))
@@ -174,6 +175,6 @@ def loaded(place: Placement, point: Measurement, load: Load) -> Steady:
         and point.unlimited
     ):
         spread = msgspec.structs.replace(place, attention_replicas=place.tensor_parallel)
-        other = steady(spread, load, cache_tokens=cache_tokens(spread, pool), max_sequences=most)
+        other = steady(spread, load, cache_tokens=max(1, cache_tokens(spread, kv_pool(spread, limits, share))), max_sequences=most)
         found = max(found, other, key=lambda one: one.throughput)
     return found

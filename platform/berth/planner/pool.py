@@ -41,8 +41,11 @@ def vllm_limits(gpu: Gpu) -> Limits:
 
 def parts(place: Placement, limits: Limits) -> Parts:
     model, shards = place.model, place.tensor_parallel * place.pipeline_parallel
-    weights = place.held.total / shards
-    if place.kv_shares < place.tensor_parallel:
+    held = place.held
+    weights = held.total / shards
+    if place.attention_replicas > 1:  # only experts are spread
+        weights += (held.total - held.experts) * (1.0 - 1.0 / shards)
+    elif place.kv_shares < place.tensor_parallel:
         weights += _copied_kv_projections(place) / shards
     if place.held.tower and shards > 1:
         weights += place.held.tower * (1 - 1 / shards) * place.value("tower_copied")

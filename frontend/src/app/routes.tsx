@@ -7,6 +7,7 @@ import { OrgProvider, Requires, useMe } from "@/shared/session";
 import { ErrorNotice } from "@/shared/ui/ErrorNotice";
 import { Skeleton } from "@/shared/ui/Loaded";
 import { SignInPage } from "@/features/auth/SignInPage";
+import { homeOf, remember } from "./lastOrg";
 import { NoOrganisation, NotFound } from "./Plain";
 import { Shell } from "./Shell";
 
@@ -71,7 +72,8 @@ function SignedIn({ children }: { children: (me: Me) => ReactNode }) {
 }
 
 function Inside({ me }: { me: Me }) {
-  const home = me.memberships[0] ? `/o/${me.memberships[0].org.slug}` : "/account";
+  const first = homeOf(me);
+  const home = first ? `/o/${first.org.slug}` : "/account";
   return (
     <Switch>
       <Route path="/account">
@@ -95,7 +97,7 @@ function Inside({ me }: { me: Me }) {
 
 /** A page that belongs to no organisation, with the navigation of the one that was open last. */
 function Beside({ me, children }: { me: Me; children: ReactNode }) {
-  const membership = me.memberships.find((each) => each.org.slug === lastOrg) ?? me.memberships[0];
+  const membership = homeOf(me);
   if (!membership) return <Shell me={me} current={null}>{children}</Shell>;
   return (
     <LiveProvider org={membership.org.slug}>
@@ -104,14 +106,12 @@ function Beside({ me, children }: { me: Me; children: ReactNode }) {
   );
 }
 
-let lastOrg: string | null = null;
-
 function Organisation({ me }: { me: Me }) {
   const { org } = useParams<{ org: string }>();
   const [location] = useLocation();
   const membership = me.memberships.find((each) => each.org.slug === org);
   useEffect(() => {
-    if (membership) lastOrg = membership.org.slug;
+    if (membership) remember(membership.org.slug);
   }, [membership]);
   // An organisation of others looks exactly like one that does not exist.
   if (!membership) return <Shell me={me} current={null}><NotFound /></Shell>;

@@ -34,8 +34,8 @@ export function useSignOut(): () => Promise<void> {
       // allauth answers 401 when the session is gone, which is what was wanted.
       if (!(error instanceof ApiError && error.signedOut)) throw error;
     }
-    client.clear();
-    client.setQueryData(keys.me, null);
+    client.setQueryData(keys.me, null); // the sign-in page takes over; what the pages before it knew is dropped
+    client.removeQueries({ predicate: ({ queryKey }) => queryKey[0] !== keys.me[0] });
   };
 }
 

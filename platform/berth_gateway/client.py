@@ -6,10 +6,13 @@ from enum import Enum, auto
 from typing import TYPE_CHECKING
 
 from berth_gateway import admit, cors, dispatch
+from berth_gateway.account import Facts
+from berth_gateway.demand import demand_of
 from berth_gateway.errors import Refusal
 from berth_gateway.exchange import Exchange
 from berth_gateway.framing import LAST_CHUNK, Body, ChunkedBody, FramingError, LengthBody, chunk
 from berth_gateway.head import HeadError, RequestHead, read_request, write_response, write_stream
+from berth_gateway.limits import Permit, Waiting
 from berth_gateway.paths import Place
 from berth_gateway.upstream import Wire
 
@@ -53,6 +56,8 @@ class Client:
         self._size = 0
         self._dropped = 0
         self._exchange: Exchange | None = None
+        self._waits: tuple[Facts, Waiting] | None = None  # for what limits and budgets say
+        self._limits = b""  # header lines about them
         self._request_id = ""
         self._streaming = False
         self._paused = False
@@ -86,8 +91,11 @@ class Client:
         self._buffer = b""
         self._payload.clear()
         exchange, self._exchange = self._exchange, None
+        waits, self._waits = self._waits, None
         if exchange is not None:
             exchange.client_gone()
+        elif waits is not None:
+            waits[1].cancelled = True
 
     def full(self) -> None:
         if self._exchange is not None:
@@ -151,6 +159,7 @@ class Client:
         self._payload.clear()
         self._size = 0
         self._streaming = False
+        self._limits = b""
 
     def _read_body(self) -> bool:
         data, self._buffer = self._buffer, b""
@@ -190,7 +199,26 @@ class Client:
             return
         gateway = self._gateway
         facts = dispatch.admit_request(gateway, place.endpoint, self._caller, self._request_id, data)
-        exchange = self._exchange = Exchange(gateway, self, facts)
+        found = gateway.gate.enter(demand_of(facts), self._decided)
+        if isinstance(found, Waiting):
+            self._waits = facts, found
+        else:
+            self._begin(facts, found)
+
+    def _decided(self, verdict: Permit | Refusal) -> None:
+        """The answer for a request that had to wait for it."""
+        waits, self._waits = self._waits, None
+        if isinstance(verdict, Refusal):
+            self.refuse(verdict)
+        elif waits is not None:
+            try:
+                self._begin(waits[0], verdict)
+            except Refusal as refusal:
+                self.refuse(refusal)
+
+    def _begin(self, facts: Facts, permit: Permit) -> None:
+        self._limits = permit.lines
+        exchange = self._exchange = Exchange(self._gateway, self, facts, permit)
         try:
             exchange.start()
         except Refusal:
@@ -257,7 +285,7 @@ class Client:
             self._finish(close=not head.keep_alive or self._gateway.draining)
 
     def _timing(self) -> bytes:
-        return b"openai-processing-ms: %d\r\n" % ((self._gateway.now() - self._since) * 1000)
+        return self._limits + b"openai-processing-ms: %d\r\n" % ((self._gateway.now() - self._since) * 1000)
 
     def _finish(self, *, close: bool) -> None:
         """After the last byte of an answer: the next request, or the end."""

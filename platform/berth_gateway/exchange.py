@@ -11,6 +11,7 @@ from berth_gateway.contract import Outcome, UsageEvent
 from berth_gateway.engine_errors import read_refusal
 from berth_gateway.errors import Refusal, error_body, not_ready
 from berth_gateway.head import ResponseHead, write_request
+from berth_gateway.limits import Permit
 from berth_gateway.relay import Relay, Relayed
 from berth_gateway.route import Address, address
 from berth_gateway.spool import SpoolFull
@@ -40,10 +41,11 @@ class Answering(Protocol):
 class Exchange:
     """Sends a request to a replica and relays what comes, until one of: done, refused, broken, too late, left, cut."""
 
-    def __init__(self, gateway: Gateway, client: Answering, facts: Facts) -> None:
+    def __init__(self, gateway: Gateway, client: Answering, facts: Facts, permit: Permit) -> None:
         self._gateway = gateway
         self._client = client
         self.facts = facts
+        self.permit = permit
         self._upstream: Upstream | None = None
         self._where: Address | None = None
         self._tried: set[Address] = set()
@@ -65,6 +67,7 @@ class Exchange:
         try:
             self._gateway.spool.accept(self._account(Outcome.INTERRUPTED, 503, meter.NOTHING))
         except SpoolFull:
+            self._gateway.gate.cancel(self.permit)
             self._gateway.log.error("spool_full", request_id=self.facts.request_id)
             raise not_ready("The gateway cannot record usage right now. Try again shortly.") from None
         self._gateway.exchanges.add(self)

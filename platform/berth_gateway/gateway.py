@@ -15,6 +15,7 @@ from berth_gateway.contract import GatewayReport, UsageEvent
 from berth_gateway.errors import Refusal, not_ready
 from berth_gateway.exchange import Exchange
 from berth_gateway.head import RequestHead
+from berth_gateway.limits import Gate
 from berth_gateway.logs import Log
 from berth_gateway.route import Router
 from berth_gateway.snapshot import SnapshotStore, Verdict, View
@@ -49,6 +50,7 @@ class Gateway:
         self.now = now
         self.wall = wall
         self.router = Router()
+        self.gate = Gate(now, wall)
         self.telemetry = Telemetry(self._gauges())
         self.encode = msgspec.json.Encoder().encode
         self.clients: set[Client] = set()
@@ -65,6 +67,8 @@ class Gateway:
         store, spool = self.store, self.spool
         return {
             "berth_gateway_in_flight": lambda: len(self.exchanges),
+            "berth_gateway_limits_waiting": lambda: len(self.gate.waiting),
+            "berth_gateway_limits_contact": lambda: int(self.gate.connected),
             "berth_gateway_connections": lambda: len(self.clients),
             "berth_gateway_spool_pending": lambda: spool.pending,
             "berth_gateway_spool_failures": lambda: spool.failures,
@@ -124,6 +128,7 @@ class Gateway:
     def settled(self, exchange: Exchange, event: UsageEvent, *, breach: bool) -> None:
         """The one event of a request. On disk before the last bytes of its answer go out."""
         self.spool.settle(event)
+        self.gate.settle(exchange.permit, event)
         self.exchanges.discard(exchange)
         telemetry, deployment = self.telemetry, event.deployment_id
         telemetry.requests.add(deployment, event.endpoint, event.outcome)
@@ -164,11 +169,18 @@ class Gateway:
         if verdict is Verdict.APPLIED and view is not None:
             self.log.info("snapshot_applied", epoch=view.epoch, version=view.version)
             self.router.keep_only(view.routes.values())
+            self.limits_changed()
             self._cut_revoked(view)
         elif verdict is not Verdict.CURRENT and verdict is not self._last_verdict:
             self.log.error("snapshot_refused", reason=verdict, version=view.version if view else None)
         self._last_verdict = verdict
         return verdict
+
+    def limits_changed(self) -> None:
+        """A view was applied: its limits and budgets hold from the next request on."""
+        view = self.store.view
+        if view is not None:
+            self.gate.apply(view.members, view.budgets)
 
     def _cut_revoked(self, view: View) -> None:
         now = self.wall()

@@ -228,6 +228,11 @@ class Lessor:
                     purse.joining = purse.joining and purse.joined
             await asyncio.sleep(TICK_SECONDS)
 
+    async def joined_all(self) -> None:
+        """Until what was spent of each budget is known."""
+        while any(not purse.joined for purse in self._gate.purses):  # noqa: ASYNC110 - the gate knows no event loop
+            await asyncio.sleep(TICK_SECONDS / 2)
+
     async def join(self, purse: Purse) -> bool:
         """What this worker has spent of a budget: what the ledger says up to a position of the spool, and the events behind it.
         False: not now. While it runs, requests that end are counted by the gate."""

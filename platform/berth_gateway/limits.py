@@ -24,7 +24,8 @@ MOST_WAITING = 4096
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """A request as limits see it. `tokens` it may use by estimate, `cost` it may have at most, `at` in Unix seconds."""
+    """A request as limits see it. `tokens` it may use by estimate, at least `least` of them, `cost` it may have at most, `at` in Unix
+    seconds. `open_ended`: it names no bound of its own, so that a token limit is one."""
 
     key: KeyInfo
     org: OrgInfo
@@ -32,6 +33,11 @@ class Demand:
     tokens: int
     cost: int
     at: float
+    open_ended: bool = False
+    least: int = 0
+
+    def tokens_of(self, limit: int) -> int:
+        return max(self.least, min(self.tokens, limit)) if self.open_ended else self.tokens
 
 
 class Permit:
@@ -174,19 +180,19 @@ class Gate:
     def _pools_of(self, demand: Demand) -> Iterator[tuple[Pool, int]]:
         key, org, route = demand.key, demand.org, demand.route
         if key.limits is not None:
-            yield from self._pools_for("key", key.key_id, key.limits, demand.tokens)
+            yield from self._pools_for("key", key.key_id, key.limits, demand)
         member = self._members.get(key.member_id) if key.member_id is not None and self._members else None
         if member is not None:
-            yield from self._pools_for("member", member.member_id, member.limits, demand.tokens)
+            yield from self._pools_for("member", member.member_id, member.limits, demand)
         if org.limits is not None:
-            yield from self._pools_for("org", org.org_id, org.limits, demand.tokens)
+            yield from self._pools_for("org", org.org_id, org.limits, demand)
         if route.limits is not None:
-            yield from self._pools_for("deployment", route.deployment_id, route.limits, demand.tokens)
+            yield from self._pools_for("deployment", route.deployment_id, route.limits, demand)
 
-    def _pools_for(self, scope: str, subject: str, limits: Limits, tokens: int) -> Iterator[tuple[Pool, int]]:
+    def _pools_for(self, scope: str, subject: str, limits: Limits, demand: Demand) -> Iterator[tuple[Pool, int]]:
         for kind, limit, units in (
             (Kind.REQUESTS, limits.rpm, 1),
-            (Kind.TOKENS, limits.tpm, tokens),
+            (Kind.TOKENS, limits.tpm, demand.tokens_of(limits.tpm or 0)),
             (Kind.SEATS, limits.concurrency, 1),
         ):
             if limit is None:

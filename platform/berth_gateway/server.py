@@ -16,6 +16,7 @@ import uvloop
 from berth_gateway.config import Config, ConfigError
 from berth_gateway.edges import ClientEdge, Dialer
 from berth_gateway.gateway import Gateway
+from berth_gateway.leases import Lessor
 from berth_gateway.link import Link
 from berth_gateway.snapshot import SnapshotStore, load_public_key
 from berth_gateway.spool import Spool, SpoolError
@@ -92,12 +93,22 @@ async def _serve(gateway: Gateway, sockets: list[socket.socket], usage_key: byte
     verdict = gateway.store.load(gateway.wall())
     if verdict is not None:
         gateway.log.info("snapshot_loaded", reason=verdict)
+        gateway.limits_changed()
     link = Link(gateway, usage_key)
-    work = [loop.create_task(job) for job in (*link.jobs(), _tick(gateway))]
+    lessor = Lessor(
+        gateway.gate,
+        gateway.config.name,
+        gateway.config.redis_url,
+        gateway.spool,
+        lambda: gateway.store.view,
+        lambda: gateway.telemetry.link_failures.add("limits"),
+    )
+    work = [loop.create_task(job) for job in (*link.jobs(), lessor.run(), _tick(gateway))]
     # Nobody is judged by the copy on disk before Valkey was asked whether it is still the newest.
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(FIRST_ANSWER_SECONDS):
             await link.asked_once.wait()
+            await lessor.joined_all()
     makers: list[Callable[[], ClientEdge]] = [lambda: ClientEdge(gateway), lambda: ClientEdge(gateway, admin=True)]
     servers = [
         await loop.create_server(make, sock=sock, backlog=BACKLOG) for make, sock in zip(makers, sockets, strict=False)
@@ -116,6 +127,7 @@ async def _serve(gateway: Gateway, sockets: list[socket.socket], usage_key: byte
     await _drain(gateway)
     await _end([stopping, *work])
     gateway.spool.sync()
+    await lessor.close()
     await link.close()
     gateway.log.info("stopped", gateway=gateway.config.name)
     for task in done:

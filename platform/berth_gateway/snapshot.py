@@ -16,7 +16,16 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from cryptography.hazmat.primitives.serialization import load_pem_public_key
 
-from berth_gateway.contract import SNAPSHOT_FORMAT, KeyInfo, OrgInfo, Route, SignedSnapshot, Snapshot
+from berth_gateway.contract import (
+    SNAPSHOT_FORMAT,
+    Budget,
+    KeyInfo,
+    MemberInfo,
+    OrgInfo,
+    Route,
+    SignedSnapshot,
+    Snapshot,
+)
 
 _signed = msgspec.msgpack.Decoder(SignedSnapshot)
 _snapshot = msgspec.msgpack.Decoder(Snapshot)
@@ -47,6 +56,8 @@ class View:
     orgs: dict[str, OrgInfo] = field(repr=False)
     routes: dict[str, Route] = field(repr=False)
     origins: frozenset[str] = field(repr=False)
+    members: dict[str, MemberInfo] = field(default_factory=dict, repr=False)
+    budgets: tuple[Budget, ...] = field(default=(), repr=False)
 
     @classmethod
     def of(cls, snapshot: Snapshot) -> View:
@@ -58,6 +69,8 @@ class View:
             orgs={o.org_id: o for o in snapshot.orgs},
             routes={r.name: r for r in snapshot.routes},
             origins=frozenset(origin for o in snapshot.orgs for origin in o.origins),
+            members={m.member_id: m for m in snapshot.members},
+            budgets=snapshot.budgets,
         )
 
 

@@ -78,6 +78,16 @@ class Spool:
         return self._segments[-1].end
 
     @property
+    def first_position(self) -> int:
+        """Events before it may be gone."""
+        return self._segments[0].base
+
+    @property
+    def late(self) -> int:
+        """Settled events that the disk had no room for yet: they have no position."""
+        return len(self._late)
+
+    @property
     def pending(self) -> int:
         return self.next_position - self.acknowledged + len(self._late)
 

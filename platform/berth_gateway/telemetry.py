@@ -110,6 +110,8 @@ METRICS = (
     Metric("berth_gateway_cut_total", Counter, "Running requests that the gateway ended.", ("reason",)),
     Metric("berth_gateway_in_flight", Gauge, "Accepted requests that run."),
     Metric("berth_gateway_connections", Gauge, "Open client connections."),
+    Metric("berth_gateway_limits_waiting", Gauge, "Requests that wait for a share of a limit or budget."),
+    Metric("berth_gateway_limits_contact", Gauge, "1: limits and budgets are shared through Valkey; 0: it is away."),
     Metric("berth_gateway_spool_pending", Gauge, "Usage events not yet known to be in PostgreSQL."),
     Metric("berth_gateway_spool_failures", Gauge, "Writes to the spool that failed since the start."),
     Metric("berth_gateway_spool_torn", Gauge, "Damaged spool records met at start."),

@@ -23,6 +23,8 @@ from berth.deployments.serializers import (
     PlanIn,
     PlanOut,
     RevisionOut,
+    SurveyIn,
+    SurveyOut,
     instant,
 )
 from berth.orgs.idempotency import idempotent
@@ -40,6 +42,15 @@ class PlansView(OrgView):
     def post(self, request: Request, org: str) -> Response:
         """What a deployment would run, why, why not the rest, and what would help when nothing fits. Changes nothing."""
         return Response(plan_json(services.plan_for(self.org, **read_body(PlanIn, request))))
+
+
+class SurveyView(OrgView):
+    actions = {"POST": Action.DEPLOYMENTS_WRITE}
+
+    @extend_schema(operation_id="plan_anywhere", request=SurveyIn, responses=SurveyOut)
+    def post(self, request: Request, org: str) -> Response:
+        """What it would take to serve a demand in people's words, on any hardware: also on what is not here. Changes nothing."""
+        return Response(services.plan_anywhere(self.org, **read_body(SurveyIn, request)))
 
 
 class DeploymentsView(OrgView):
@@ -157,6 +168,7 @@ def _shown(view: OrgView, deployment: Deployment) -> Any:
 _ONE = "orgs/<slug:org>/deployments/<str:name>"
 urlpatterns = [
     path("orgs/<slug:org>/plans", PlansView.as_view()),
+    path("orgs/<slug:org>/plans/anywhere", SurveyView.as_view()),
     path("orgs/<slug:org>/deployments", DeploymentsView.as_view()),
     path(_ONE, DeploymentView.as_view()),
     path(f"{_ONE}/pause", PauseView.as_view()),

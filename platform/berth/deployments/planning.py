@@ -14,6 +14,7 @@ from berth.compute.provider import Offer, Provider, ProviderError
 from berth.compute.registry import default_provider
 from berth.deployments.launching import memory_limit
 from berth.deployments.models import Revision
+from berth.planner.anywhere import read_demand, read_fixed, what_it_takes
 from berth.planner.needs import BadNeeds, Needs, Pins, read_needs, read_pins
 from berth.planner.plan import plan
 from berth.planner.shapes import Plan, PlanArtefact
@@ -86,6 +87,19 @@ def make_plan(
         pins,
         replicas=replicas,
     )
+
+
+def survey_anywhere(
+    version: ModelVersion, demand: Mapping[str, Any] | None, pins: Mapping[str, Any] | None
+) -> dict[str, Any]:
+    """What it would take to serve a demand on any tier there is, those that are not here included. Raises Invalid."""
+    artefacts = Artefact.objects.for_org(version.org_id).filter(version=version).order_by("id")
+    try:
+        asked, fixed = read_demand(demand), read_fixed(pins)
+    except BadNeeds as problem:
+        raise Invalid(problem) from None
+    formats = [artefact.quantization for artefact in artefacts]
+    return what_it_takes(model_facts(version.facts), asked, fixed, formats=formats) | {"currency": "USD"}
 
 
 def plan_artefact(artefact: Artefact) -> PlanArtefact:

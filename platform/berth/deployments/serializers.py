@@ -55,6 +55,36 @@ class PlanIn(StrictSerializer):
     replicas = _replicas()
 
 
+class SurveyIn(StrictSerializer):
+    model = serializers.CharField(max_length=63)
+    version = serializers.IntegerField(required=False, min_value=1, help_text="Absent: the newest")
+    demand = serializers.DictField(
+        required=False, help_text="In people's words: users, think_seconds, reply_tokens … (docs/planner.md)"
+    )
+    pins = serializers.DictField(required=False, help_text="engine, scheme, tier, devices, kv_bits")
+
+
+class SurveyOut(serializers.Serializer[Any]):
+    """docs/planner.md says what each part holds."""
+
+    fits = serializers.BooleanField()
+    currency = serializers.CharField()
+    considered = serializers.IntegerField(help_text="Options that were weighed")
+    demand = serializers.DictField()
+    assumed = serializers.ListField(child=serializers.CharField())
+    choice = serializers.DictField(allow_null=True)
+    alternatives = serializers.ListField(
+        child=serializers.DictField(), help_text="None of which another beats in everything"
+    )
+    rejected = serializers.ListField(
+        child=serializers.DictField(), help_text="Nearest first, with the first reason each"
+    )
+    pins = serializers.ListField(child=serializers.DictField(), help_text="What each pin costs")
+    nearest = serializers.ListField(
+        child=serializers.DictField(), help_text="When nothing fits: what would have to change"
+    )
+
+
 class DeployIn(PlanIn):
     name = serializers.CharField(required=False, max_length=63, help_text="Absent: as the model")
 

@@ -15,7 +15,7 @@ from berth.compute.provider import Provider
 from berth.deployments.history import record
 from berth.deployments.kick import kick
 from berth.deployments.models import Deployment, Desired, Revision, State
-from berth.deployments.planning import NoPlan, make_plan, plan_json, read_wishes, wishes_json
+from berth.deployments.planning import NoPlan, make_plan, plan_json, read_wishes, survey_anywhere, wishes_json
 from berth.orgs.models import Organisation, User
 from berth.outbox.services import announce
 from berth.planner.needs import MAX_REPLICAS, Needs, Pins
@@ -40,6 +40,18 @@ def plan_for(
     """What `deploy` would run, with its reasons. Changes nothing. `version` None: the model's newest."""
     wanted, fixed = read_wishes(needs, pins)
     return make_plan(find_version(org, model, version), wanted, fixed, _replicas(replicas), provider=provider)
+
+
+def plan_anywhere(
+    org: Organisation,
+    *,
+    model: str,
+    version: int | None = None,
+    demand: Wishes | None = None,
+    pins: Wishes | None = None,
+) -> dict[str, Any]:
+    """What it would take to serve people's demand on any tier there is. Changes nothing."""
+    return survey_anywhere(find_version(org, model, version), demand, pins)
 
 
 def deploy(

@@ -175,6 +175,8 @@ def loaded(place: Placement, point: Measurement, load: Load) -> Steady:
         and point.unlimited
     ):
         spread = msgspec.structs.replace(place, attention_replicas=place.tensor_parallel)
-        other = steady(spread, load, cache_tokens=max(1, cache_tokens(spread, kv_pool(spread, limits, share))), max_sequences=most)
+        other = steady(
+            spread, load, cache_tokens=max(1, cache_tokens(spread, kv_pool(spread, limits, share))), max_sequences=most
+        )
         found = max(found, other, key=lambda one: one.throughput)
     return found

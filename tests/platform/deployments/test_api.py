@@ -57,6 +57,33 @@ def test_a_plan_that_does_not_fit_is_an_answer_and_a_deployment_of_it_an_error(o
     assert refused.json()["error"]["params"]["rejected"] == planned.json()["rejected"]
 
 
+def test_what_it_would_take_anywhere(owner: Client) -> None:
+    url = "/api/v1/orgs/acme/plans/anywhere"
+    found = post(owner, url, {"model": "tiny", "demand": {"users": 200, "reply_tokens": 80}}).json()
+    assert found["fits"] is True
+    assert (found["currency"], found["choice"]["here"]) == ("USD", False)
+    assert found["choice"]["load"]["code"] == "little"
+    assert found["considered"] > 1000
+    assert {each["reason_code"] for each in found["rejected"]}
+    none = post(owner, url, {"model": "tiny", "demand": {"ttft_ms": 0.001}}).json()
+    assert (none["fits"], none["choice"]) == (False, None)
+    assert none["nearest"][0]["change"]["code"] == "later_first_token"
+
+
+@pytest.mark.parametrize(
+    ("body", "field"),
+    [
+        ({"demand": {"users": 0}}, "demand.users"),
+        ({"demand": {"wishes": 1}}, "demand"),
+        ({"demand": {"quality": "superb"}}, "demand.quality"),
+        ({"pins": {"devices": "two"}}, "pins.devices"),
+    ],
+)
+def test_a_demand_that_means_nothing_is_told_where(owner: Client, body: dict[str, Any], field: str) -> None:
+    refused = post(owner, "/api/v1/orgs/acme/plans/anywhere", {"model": "tiny"} | body)
+    assert (refused.status_code, refused.json()["error"]["field"]) == (422, field)
+
+
 def test_from_deploy_to_ready(owner: Client, provider: FakeProvider, clock: Clock) -> None:
     made = post(owner, URL, {"model": "tiny", "name": "bot"}, **{"Idempotency-Key": "0123456789"})
     assert made.status_code == 201, made.content

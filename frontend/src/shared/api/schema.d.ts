@@ -641,6 +641,23 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/orgs/{org}/plans/anywhere": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** @description What it would take to serve a demand in people's words, on any hardware: also on what is not here. Changes nothing. */
+        post: operations["plan_anywhere"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/orgs/{org}/playground-key": {
         parameters: {
             query?: never;
@@ -1607,6 +1624,50 @@ export interface components {
             completion_tokens: number;
             /** @description Exact; null without the permission billing.read */
             amount: string | null;
+        };
+        /** @description The base of every request body. Nested ones are strict too; the error names the path, as in `needs.context_length`. */
+        SurveyInRequest: {
+            model: string;
+            /** @description Absent: the newest */
+            version?: number;
+            /** @description In people's words: users, think_seconds, reply_tokens … (docs/planner.md) */
+            demand?: {
+                [key: string]: unknown;
+            };
+            /** @description engine, scheme, tier, devices, kv_bits */
+            pins?: {
+                [key: string]: unknown;
+            };
+        };
+        /** @description docs/planner.md says what each part holds. */
+        SurveyOut: {
+            fits: boolean;
+            currency: string;
+            /** @description Options that were weighed */
+            considered: number;
+            demand: {
+                [key: string]: unknown;
+            };
+            assumed: string[];
+            choice: {
+                [key: string]: unknown;
+            } | null;
+            /** @description None of which another beats in everything */
+            alternatives: {
+                [key: string]: unknown;
+            }[];
+            /** @description Nearest first, with the first reason each */
+            rejected: {
+                [key: string]: unknown;
+            }[];
+            /** @description What each pin costs */
+            pins: {
+                [key: string]: unknown;
+            }[];
+            /** @description When nothing fits: what would have to change */
+            nearest: {
+                [key: string]: unknown;
+            }[];
         };
         /** @description The base of every request body. Nested ones are strict too; the error names the path, as in `needs.context_length`. */
         SuspensionInRequest: {
@@ -3720,6 +3781,50 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["PlanOut"];
+                };
+            };
+            /** @description Error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": {
+                        error: {
+                            code: string;
+                            message: string;
+                            params: {
+                                [key: string]: unknown;
+                            };
+                            field: string | null;
+                            request_id: string;
+                        };
+                    };
+                };
+            };
+        };
+    };
+    plan_anywhere: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                org: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["SurveyInRequest"];
+            };
+        };
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["SurveyOut"];
                 };
             };
             /** @description Error */

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from berth.catalog.errors import Refused
 from berth.catalog.facts import FACTS_FORMAT, ArtefactFacts, AttentionGroup, ModelFacts
@@ -60,7 +60,25 @@ def _model(header: Header) -> ModelFacts:
         sliding_window=_whole(header, f"{architecture}.attention.sliding_window", 0) or None,
         recurrent=any(key.startswith((f"{architecture}.ssm.", f"{architecture}.wkv.")) for key in header.values),
         has_chat_template=header.template is not None,
+        **_more(header, architecture),
     )
+
+
+def _more(header: Header, architecture: str) -> dict[str, Any]:
+    """What only planning on other hardware and in other formats needs."""
+    names = {tensor.name for tensor in header.tensors}
+    routed = [tensor for tensor in header.tensors if "_exps." in tensor.name]
+    heads = _whole(header, f"{architecture}.attention.head_count", 0)
+    return {
+        "tied_embeddings": "output.weight" not in names,
+        "gated": not names or any("ffn_gate" in name for name in names),
+        "query_heads_length": heads * _whole(header, f"{architecture}.attention.key_length", 0),
+        "experts": _whole(header, f"{architecture}.expert_count", 0) if routed else 0,
+        "experts_per_token": _whole(header, f"{architecture}.expert_used_count", 0) if routed else 0,
+        "expert_parameters": sum(tensor.elements for tensor in routed),
+        "expert_layers": len({tensor.name.split(".")[1] for tensor in routed}),
+        "expert_feed_forward": _whole(header, f"{architecture}.expert_feed_forward_length", 0) if routed else 0,
+    }
 
 
 def _attention(header: Header, architecture: str, layers: int) -> tuple[AttentionGroup, ...]:
@@ -75,6 +93,9 @@ def _attention(header: Header, architecture: str, layers: int) -> tuple[Attentio
     default = _positive(header, f"{architecture}.embedding_length") // max(1, *heads) if max(heads) else 0
     key = _whole(header, f"{prefix}.key_length", default)
     value = _whole(header, f"{prefix}.value_length", default)
+    latent = _whole(header, f"{prefix}.kv_lora_rank", 0)
+    if latent and set(kv_heads) == {1}:  # one compressed vector for all heads, which is all that is kept
+        return (AttentionGroup(layers, 1, key, 0, None, latent=True),)
     window = _whole(header, f"{prefix}.sliding_window", 0) or None
     slides = header.arrays.get(f"{prefix}.sliding_window_pattern", ())
     marked = len(slides) == layers and all(isinstance(mark, bool) for mark in slides)

@@ -10,7 +10,9 @@ import pytest
 
 REQUIREMENTS = Path(__file__).resolve().parents[1] / "requirements"
 SHIPPED = ("platform", "gateway", "runtime", "host", "sample-model")
-ACCEPTED = re.compile(r"\b(MIT|BSD|Apache|PSF|MPL|Mozilla|ISC|Zlib|Python Software Foundation|Unlicense)", re.IGNORECASE)
+ACCEPTED = re.compile(
+    r"\b(MIT|BSD|Apache|PSF|MPL|Mozilla|ISC|Zlib|Python Software Foundation|Unlicense)", re.IGNORECASE
+)
 REFUSED = re.compile(r"\b(A?GPL|GNU (Affero )?General|SSPL|BUSL|Business Source|non-?commercial)", re.IGNORECASE)
 LGPL_ACCEPTED = {"psycopg", "psycopg-binary", "psycopg-pool"}
 

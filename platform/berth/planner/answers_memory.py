@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 
 from berth.planner.answers import Answer, Sections, Unanswerable, answers, model_of, placement_of, scheme_of
-from berth.planner.hardware import GIB
+from berth.planner.hardware import GIB, gpu_by_name
+from berth.planner.market import stations
 from berth.planner.measurements import Measurement
 from berth.planner.placement import Placement, kv_token_bytes
 from berth.planner.pool import Limits, activations, cache_tokens, kv_pool, parts, sequence_tokens, vllm_limits
@@ -123,3 +124,13 @@ def _memory_used(point: Measurement, sections: Sections) -> Answer:
 def _fits(point: Measurement, sections: Sections) -> Answer:
     used, place = _used(point, sections)
     return Answer(1.0 if used * FIT_MARGIN / place.devices <= place.gpu.usable else 0.0)
+
+
+@answers("on_demand_usd_per_gpu_hour")
+def _price(point: Measurement, sections: Sections) -> Answer:
+    """Not predicted but known: the price of the tier with this hardware, where there is one."""
+    gpu = gpu_by_name(point.gpu)
+    price = next((each.price for each in stations() if gpu is not None and each.gpu.key == gpu.key), None)
+    if price is None:
+        raise Unanswerable("no tier has a price for this hardware")
+    return Answer(float(price), assumed=("the price of a tier is data: providers differ",))

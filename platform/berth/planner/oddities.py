@@ -40,6 +40,20 @@ _KNOWN: Final[tuple[tuple[Callable[[Measurement], Any], str], ...]] = (
         lambda p: "interactive" in p.metric or "server" in p.metric,
         "the limits that a submitter tuned for are not in the point",
     ),
+    (lambda p: p.id in ("QW25-208", "QW25-213"), "a slow outlier of its own table, as the data's README says"),
+    (
+        lambda p: "agg_4000x1000_c_" in p.quote,
+        "the row leaves its concurrency out: the batch size that stands for it is not the load",
+    ),
+    (lambda p: "PP8" in p.notes, "eight stages need more requests in flight than an unstated load may have had"),
+    (
+        lambda p: p.unlimited and "MoE" in p.notes,
+        "how attention and experts were spread over the devices is not stated",
+    ),
+    (
+        lambda p: "B60" in p.gpu and p.metric == "ttft_ms",
+        "one burst of prompts; whether any client asked twice is not stated",
+    ),
     (lambda p: p.kind == "quality", "within the scatter of benchmark scores"),
     (lambda p: "-gb" in p.gpu.lower() or not p.gpu, "the hardware is not stated"),
 )

@@ -52,6 +52,8 @@ class Placement(msgspec.Struct, frozen=True, dict=True):
             suffixes.append("full")
         if self.scheme.unpacked:
             suffixes.insert(0, "unpacked")
+        if self.gpu.vendor != "nvidia":
+            suffixes.insert(0, self.gpu.vendor)
         suffixes.append(self.compute)
         names = [f"{stem}-{suffix}" for stem in (self.gpu.key, kind) for suffix in suffixes]
         packed = ("unpacked",) if self.scheme.unpacked else ()

@@ -2,8 +2,8 @@
 
 Each stage fits the few numbers of one engine's section to the points that depend on them, by a coordinate search in log space. The loss is
 the mean of a Huber function of the logarithm of predicted over measured, every source and metric counting the same however many points
-it has; each number is held to its starting value by a weak prior, so what the data does not decide stays where physics or the data sheets
-put it. `--leave-out` refits without each source in turn and reports the error on the source that was left out.
+it has; each number is held to its starting value by a weak prior, so what the data does not decide stays where physics, the data sheets or
+the fit of a kindred engine put it. `--leave-out` refits without each source in turn and reports the error on the source that was left out.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import statistics
 import sys
 import tomllib
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,6 +25,7 @@ sys.path.insert(0, str(ROOT / "platform"))
 from fit_stages import STAGES, Stage  # noqa: E402
 
 from berth.planner.answers import Unanswerable, answer  # noqa: E402
+from berth.planner.coefficients import build  # noqa: E402
 from berth.planner.measurements import Measurement, read_measurements  # noqa: E402
 
 PRIOR = 0.01  # of squared log distance from the start
@@ -48,6 +49,16 @@ class Path3(NamedTuple):
         value = sections[self.section][self.name]
         return float(value[self.kind] if self.kind else value)
 
+    def inherit(self, sections: Sections) -> None:
+        """What an engine's section does not say starts from what was fitted for the engine that it extends."""
+        own = sections[self.section]
+        if self.name not in own or (self.kind and self.kind not in own[self.name]):
+            value = build(sections, self.section).value(self.name, self.kind or "default")
+            if self.kind:
+                own.setdefault(self.name, {})[self.kind] = value
+            else:
+                own[self.name] = value
+
     def set(self, sections: Sections, value: float) -> None:
         if self.kind:
             sections[self.section][self.name][self.kind] = value
@@ -65,9 +76,11 @@ def loss(points: Sequence[Measurement], sections: Sections) -> float:
     return statistics.fmean(statistics.fmean(errors) for errors in groups.values()) if groups else 0.0
 
 
-def fit(stage: Stage, points: Iterable[Measurement], sections: Sections) -> tuple[Sections, float]:
-    chosen = [point for point in points if stage.takes(point) and _answerable(point, sections)]
+def fit(stage: Stage, points: Sequence[Measurement], sections: Sections) -> tuple[Sections, float]:
     paths = [Path3.parse(text) for text in stage.parameters]
+    for path in paths:
+        path.inherit(sections)
+    chosen = [point for point in points if stage.takes(point) and _answerable(point, sections)]
     start = {path: path.get(sections) for path in paths}
     best, steps = copy.deepcopy(sections), dict.fromkeys(paths, 0.25)
 

@@ -61,7 +61,7 @@ STAGES = (
         "tensorrt_llm_v0", ("tensorrt_llm_v0",), SPEED,
         _of("tensorrt_llm_v0", "weights_efficiency.hbm decode_mfu.fp16 decode_mfu.fp8 layer_us sequence_us prefill_mfu.fp16"
             " prefill_mfu.fp8"
-            " kv_efficiency.default reserved_output"),
+            " kv_efficiency.hbm reserved_output"),
     ),
     Stage(
         "vllm_v0", ("vllm_v0",), SPEED,

@@ -59,7 +59,11 @@ def scheme_of(point: Measurement, model: ModelFacts) -> Scheme:
     name = point.quant
     if (not name or name.lower().startswith("native")) and not engine.startswith(("llamacpp", "ollama")):
         told = re.search(r"nvfp4|fp8|w8a8|w4a16|awq|gptq|mxfp4|int8|int4", point.model.lower())
-        name = told.group(0) if told else name
+        other = re.search(r"-q(fp8)\b|-dt(f32|float32)\b", point.url)
+        if told is not None:
+            name = told.group(0)
+        elif other is not None:
+            name = other.group(1) or "f32"
     found = scheme(name, engine=engine.removesuffix("_vulkan").removesuffix("_v0"), native=model.native_quantization)
     if found is None:
         raise Unanswerable(f"the weight format {point.quant} is not known")
@@ -100,13 +104,15 @@ def placement_of(point: Measurement, sections: Sections = None) -> Placement:
     else:
         tensor, split = point.tensor_parallel or point.gpus, 1
     pipeline = 1
-    if told := re.search(r"PP(\d+)", point.notes):
-        pipeline = int(told.group(1))
+    if told := re.search(r"PP(\d+)|pp=(\d+)|-tp\d+pp(\d+)dp", f"{point.notes} {point.url}"):
+        pipeline = int(next(number for number in told.groups() if number))
     elif tensor == 1 and point.gpus > 1 and split == 1:
-        split = point.gpus
+        pipeline = point.gpus
     section = "vllm_020" if engine == "vllm" and _at_least(point.version, 20) else engine
     coefs: Coefficients = build(sections, section) if sections is not None else coefficients(section)
-    kv_bits = chosen.kv_bits
+    kv_bits = (
+        8 if re.search(r"-kv(?:cache)?fp8|kv_cache_dtype[ =]fp8", f"{point.url} {point.quote}") else chosen.kv_bits
+    )
     if engine.startswith("tensorrt_llm") and chosen.compute in ("fp8", "fp4"):
         kv_bits = 8  # the published FP8 and FP4 checkpoints carry an FP8 cache
     return Placement(

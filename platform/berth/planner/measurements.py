@@ -38,6 +38,7 @@ class Measurement(msgspec.Struct, frozen=True):
     unit: str
     source: str
     quote: str
+    url: str = ""
 
     @property
     def source_key(self) -> str:
@@ -88,6 +89,7 @@ def _read(row: Mapping[str, str], line: int) -> Measurement:
         unit=row["unit"],
         source=row["source_title"],
         quote=row["quote_or_location"],
+        url=row["source_url"],
     )
 
 

@@ -43,6 +43,12 @@ def parts(place: Placement, limits: Limits) -> Parts:
     model, shards = place.model, place.tensor_parallel * place.pipeline_parallel
     held = place.held
     weights = held.total / shards
+    if (
+        place.pipeline_parallel > 1
+    ):  # the first stage has the embedding besides its layers, the last one the output layer
+        end = 2.0 * model.vocabulary * model.embedding_length / place.tensor_parallel
+        ends = end * (1 if model.tied_embeddings else 2)
+        weights += end - ends / place.pipeline_parallel
     if place.attention_replicas > 1:  # only experts are spread
         weights += (held.total - held.experts) * (1.0 - 1.0 / shards)
     elif place.kv_shares < place.tensor_parallel:

@@ -126,6 +126,33 @@ def test_a_model_of_which_only_the_size_is_known_is_answered_and_says_so() -> No
     assert "only the size is known" in item.answer.assumed[0]
 
 
+RUN = "https://example.org/runs/meta-llama-llama-3-1-8b--h100-80gb--"
+
+
+@pytest.mark.parametrize(
+    ("model", "devices", "tensor", "run", "gib"),
+    [
+        ("meta-llama/Llama-3.1-8B-Instruct", "2", "2", "tp2pp1dp1--8192.json", 7.51),
+        ("meta-llama/Llama-3.1-8B-Instruct", "4", "4", "tp4pp1dp1--8192.json", 3.77),
+        ("meta-llama/Llama-3.1-8B-Instruct", "2", "1", "tp1pp2dp1--8192.json", 7.51),
+        ("meta-llama/Llama-3.1-8B-Instruct", "4", "1", "tp1pp4dp1--8192.json", 4.26),
+        ("meta-llama/Llama-3.1-8B-Instruct", "1", "1", "tp1pp1dp1--8192-dtf32.json", 29.98),
+        ("meta-llama/Llama-3.1-8B-Instruct", "1", "1", "tp1pp1dp1--8192-qfp8.json", 8.49),
+        ("Qwen/Qwen2.5-7B-Instruct", "4", "4", "tp4pp1dp1--8192.json", 3.55),
+    ],
+)
+def test_weights_of_a_device_follow_from_how_the_model_is_split(
+    model: str, devices: str, tensor: str, run: str, gib: float
+) -> None:
+    """Measured values: llm-d-planner's accuracy report for vLLM 0.19."""
+    row = _file(
+        model=model, gpu_count=devices, tensor_parallel=tensor, metric="weight_memory_per_gpu", unit="GiB", value=str(gib),
+        quant="native (checkpoint dtype)", source_url=RUN + run, kind="memory",
+    )  # fmt: skip
+    (item,) = evaluate(read_measurements(io.StringIO(row))).answered
+    assert item.error == pytest.approx(0, abs=0.01)
+
+
 def test_the_command_prints_and_writes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     source, out = tmp_path / "new.csv", tmp_path / "out.json"
     source.write_text(_file(), encoding="utf-8")

@@ -24,6 +24,9 @@ GATEWAYS_KEY = "berth:gateways"  # hash: gateway name -> packed GatewayReport, w
 USAGE_STREAM = "berth:usage"  # stream: field b"batch" = packed UsageBatch
 USAGE_POSITION_KEY = "berth:usage:position"  # hash: gateway name -> spool position that is safely in PostgreSQL
 BUDGET_PREFIX = "berth:budget:"  # + budget id + ":" + period: hash, see docs/limits.md
+WAKE_STREAM = "berth:wake"  # stream: field b"wake" = packed Wake, read by the control plane
+WAKE_PREFIX = "berth:wake:"  # + deployment id + ":" + sleep: held for a while by the gateway that asked
+LOAD_PREFIX = "berth:load:"  # + gateway name: hash, deployment id -> packed DeploymentLoad, written every second
 LIMIT_PREFIX = "berth:limit:"  # + kind + ":" + subject: what workers share of a rate limit or of concurrency
 
 
@@ -31,7 +34,8 @@ class RouteState(StrEnum):
     """What a request for this deployment meets."""
 
     READY = "ready"  # at least one replica answers
-    LOADING = "loading"  # replicas are being started: 503 model_loading
+    LOADING = "loading"  # replicas are being started: the request is held, then 503 model_loading
+    ASLEEP = "asleep"  # no replica, because nobody asked for one: the request wakes it and is held
     PAUSED = "paused"  # stopped by its owner: 403 deployment_paused
     UNAVAILABLE = "unavailable"  # should run, but nothing answers and nothing is starting: 503 overloaded
 
@@ -100,6 +104,23 @@ class Replica(msgspec.Struct, frozen=True):
     host: str
     port: int
     secret: str
+    slots: int | None = None  # requests that it works on side by side; None: not known, so nothing waits at the gateway
+    revision: int | None = None  # None: the route's
+
+
+class RevisionWeight(msgspec.Struct, frozen=True):
+    """A revision's share of a route's requests: `weight` of the sum of all weights. Revisions without one get none while others
+    can answer."""
+
+    revision: int
+    weight: int
+
+
+class Shadow(msgspec.Struct, frozen=True):
+    """Replicas that get copies of `percent` of the requests. Their answers are dropped and nothing of them is metered."""
+
+    replicas: tuple[Replica, ...]
+    percent: int
 
 
 class Route(msgspec.Struct, frozen=True):
@@ -119,6 +140,10 @@ class Route(msgspec.Struct, frozen=True):
     ready_in_seconds: int | None = None  # usual time left, when loading
     extra_fields: tuple[str, ...] = ()  # body fields that the deployment's owner admits beyond the built-in table
     limits: Limits | None = None
+    weights: tuple[RevisionWeight, ...] = ()  # empty: the revisions that serve share alike
+    shadow: Shadow | None = None
+    asleep_since: int | None = None  # Unix milliseconds; tells one sleep from the next
+    hold_seconds: int = 300  # how long a request waits for a deployment that is asleep or starting
     prices: tuple[Price, ...] = ()  # the valid one and those announced after it, in order; without any, nothing is paid
 
 
@@ -141,6 +166,7 @@ class OrgInfo(msgspec.Struct, frozen=True):
     suspended: bool = False
     origins: tuple[str, ...] = ()  # browser origins that may call with CORS
     limits: Limits | None = None
+    weight: int = 1  # its share where organisations wait for the same replicas
 
 
 class Snapshot(msgspec.Struct, frozen=True):
@@ -174,6 +200,33 @@ class GatewayReport(msgspec.Struct, frozen=True):
     started_at: float
     in_flight: int
     spool_pending: int  # usage events not yet known to be in PostgreSQL
+
+
+class Wake(msgspec.Struct, frozen=True):
+    """A request waits for a deployment that is asleep. `sleep` is the route's `asleep_since`: a message that comes late wakes nobody."""
+
+    deployment_id: str
+    sleep: int
+    at: float  # Unix seconds
+
+
+class DeploymentLoad(msgspec.Struct, frozen=True):
+    """What one gateway sees of a deployment. Counts and sums only rise and begin at `since`, when the gateway started."""
+
+    at: float  # Unix seconds
+    since: float
+    active_at: float  # when a request last arrived, waited or ran
+    arrivals: int
+    in_flight: int  # sent to replicas; now
+    queued: int  # waiting for a replica; now
+    answers: int  # with a first token
+    first_token_seconds: float  # sum over `answers`, from arrival
+    queue_seconds: float  # sum over requests that were sent to a replica
+    decode_seconds: float  # sum of the time from first to last token
+    decode_tokens: int  # tokens behind the first in that time
+    prompt_tokens: int
+    cached_tokens: int
+    completion_tokens: int
 
 
 class Outcome(StrEnum):
@@ -240,9 +293,24 @@ class UsageBatch(msgspec.Struct, frozen=True):
     mac: bytes
 
 
+WORKER_MARK = ":"  # between a gateway's name, which cannot hold it, and the number of one of its workers
+
+
+def worker_name(gateway: str, number: int) -> str:
+    """What one of several processes of a gateway is called in reports and usage batches."""
+    return f"{gateway}{WORKER_MARK}{number}"
+
+
 def usage_key(master: bytes, gateway: str) -> bytes:
-    """The gateway's own MAC key. The control plane holds `master`; a gateway is only ever given its own."""
-    return hmac.new(master, b"berth usage v1:" + gateway.encode(), hashlib.sha256).digest()
+    """The gateway's or worker's own MAC key. The control plane holds `master`; a gateway is only ever given its own."""
+    name, mark, number = gateway.partition(WORKER_MARK)
+    key = hmac.new(master, b"berth usage v1:" + name.encode(), hashlib.sha256).digest()
+    return worker_key(key, number) if mark else key
+
+
+def worker_key(key: bytes, number: int | str) -> bytes:
+    """The MAC key of a gateway's worker, from the gateway's own: what `usage_key` gives for its `worker_name`."""
+    return hmac.new(key, b"berth worker v1:" + str(number).encode(), hashlib.sha256).digest()
 
 
 def usage_mac(key: bytes, gateway: str, start: int, end: int, payload: bytes) -> bytes:

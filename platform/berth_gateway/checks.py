@@ -9,7 +9,10 @@ from msgspec import UNSET
 from berth_gateway import schema
 from berth_gateway.contract import Route
 from berth_gateway.errors import Refusal
-from berth_gateway.fields import AudioPart, ImagePart
+from berth_gateway.fields import VLLM, AudioPart, ImagePart
+
+MANY_PROMPTS = VLLM  # engines whose usage adds up over prompts and choices
+MAX_PROMPTS = 256
 
 
 def check_messages(messages: list[Any]) -> None:
@@ -55,15 +58,15 @@ def _check_schema(value: object, param: str) -> None:
         raise Refusal("invalid_value", f"A JSON schema in '{param}' {fault}.", param=param)
 
 
-def check_prompt(values: Any) -> None:
-    """One string, one list of token ids, or (where the engine counts them right) a list of either."""
+def check_prompt(values: Any, route: Route) -> int:
+    """One string, one list of token ids, or (where the engine counts them right) a list of either. How many prompts that is."""
     prompt = values.prompt
     if isinstance(prompt, str):
-        return
+        return 1
     if not prompt:
         raise Refusal("invalid_value", "'prompt' must not be empty.", param="prompt")
     if all(type(item) is int and 0 <= item < 1 << 31 for item in prompt):
-        return
+        return 1
     texts = all(isinstance(item, str) for item in prompt)
     if not texts and not all(
         isinstance(item, list) and item and all(type(i) is int and 0 <= i < 1 << 31 for i in item) for item in prompt
@@ -71,7 +74,11 @@ def check_prompt(values: Any) -> None:
         raise Refusal("invalid_type", "'prompt' must be a string, strings, or lists of token ids.", param="prompt")
     if len(prompt) == 1:
         values.prompt = prompt[0]
-    else:
+        return 1
+    if route.engine not in MANY_PROMPTS:
         raise Refusal(
             "unsupported_value", "This model takes one prompt a request. Send several requests.", param="prompt"
         )
+    if len(prompt) > MAX_PROMPTS:
+        raise Refusal("invalid_value", f"'prompt' must not have more than {MAX_PROMPTS} items.", param="prompt")
+    return len(prompt)

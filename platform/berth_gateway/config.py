@@ -6,9 +6,11 @@ import ipaddress
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from urllib.parse import urlsplit
+
+from berth_gateway.contract import worker_name
 
 
 class ConfigError(Exception):
@@ -27,7 +29,9 @@ class Setting:
 SETTINGS: tuple[Setting, ...] = (
     Setting("BERTH_GATEWAY_NAME", "gateway", "Name of this gateway process in reports and usage batches; unique."),
     Setting(
-        "BERTH_GATEWAY_BIND", "127.0.0.1", "Address to listen on. Anything but loopback needs BERTH_BEHIND_TLS_PROXY=1."
+        "BERTH_GATEWAY_BIND",
+        "127.0.0.1",
+        "Address to listen on. Anything but loopback needs a certificate or BERTH_BEHIND_TLS_PROXY=1.",
     ),
     Setting("BERTH_GATEWAY_PORT", "8080", "Port to listen on."),
     Setting(
@@ -37,9 +41,25 @@ SETTINGS: tuple[Setting, ...] = (
         "unless BERTH_BEHIND_TLS_PROXY is set.",
     ),
     Setting("BERTH_GATEWAY_REUSE_PORT", "0", "1: several gateway processes share the port (SO_REUSEPORT)."),
-    Setting("BERTH_GATEWAY_DIR", None, "Folder for the spool and the copy of the snapshot; one per process."),
+    Setting("BERTH_GATEWAY_WORKERS", "1", "Processes that share the port, started anew when one dies; one per core."),
+    Setting(
+        "BERTH_GATEWAY_DIR",
+        None,
+        "Folder for the spool and the copy of the snapshot; one per gateway. Several workers have a folder each in it.",
+    ),
     Setting(
         "BERTH_BEHIND_TLS_PROXY", "0", "1: a proxy in front of the gateway ends TLS, so it may listen on any address."
+    ),
+    Setting(
+        "BERTH_GATEWAY_TLS_CERTIFICATE_FILE",
+        "",
+        "PEM file with the certificate chain: the gateway then speaks TLS itself. Read anew when it changes.",
+    ),
+    Setting("BERTH_GATEWAY_TLS_KEY_FILE", "", "PEM file with the certificate's private key."),
+    Setting(
+        "BERTH_GATEWAY_SNAPSHOT_FILE",
+        "",
+        "JSON file with keys and models for a gateway that runs alone, without Valkey. Read anew when it changes.",
     ),
     Setting("REDIS_URL", None, "Valkey: redis://user:password@host:port/0."),
     Setting(
@@ -69,12 +89,15 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("BERTH_GATEWAY_LOG_REQUESTS", "1", "1: one log line for each request, without content."),
 )
 
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}\Z")
+# What a gateway alone does not need.
+_SHARED = frozenset({"REDIS_URL", "BERTH_SNAPSHOT_PUBLIC_KEY_FILE", "BERTH_USAGE_KEY_FILE"})
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,59}\Z")
 
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """What the environment says, checked. Times in seconds."""
+    """What the environment says, checked. Times in seconds. `worker`: which of several processes this is; 0: the only one."""
 
     name: str
     bind: str
@@ -95,23 +118,36 @@ class Config:
     keepalive: float
     drain: float
     log_requests: bool
+    workers: int = 1
+    worker: int = 0
+    tls_certificate: Path | None = None
+    tls_key: Path | None = None
+    snapshot_file: Path | None = None
 
     @classmethod
     def from_environ(cls, environ: Mapping[str, str] = os.environ) -> Config:
         """Raises ConfigError."""
         values: dict[str, str] = {}
+        alone = bool(environ.get("BERTH_GATEWAY_SNAPSHOT_FILE"))
         for setting in SETTINGS:
             value = environ.get(setting.name) or setting.default
+            if alone and setting.name in _SHARED:
+                value = ""
             if value is None:
                 raise ConfigError(f"{setting.name} is not set. {setting.help}")
             values[setting.name] = value
         read = _Reader(values)
         bind = read.address("BERTH_GATEWAY_BIND")
         behind_proxy = read.flag("BERTH_BEHIND_TLS_PROXY")
-        if not ipaddress.ip_address(bind).is_loopback and not behind_proxy:
+        certificate, key = read.file("BERTH_GATEWAY_TLS_CERTIFICATE_FILE"), read.file("BERTH_GATEWAY_TLS_KEY_FILE")
+        if (certificate is None) != (key is None):
             raise ConfigError(
-                f"BERTH_GATEWAY_BIND is {bind}, which others can reach without TLS. Use 127.0.0.1, or put a TLS proxy in front "
-                "and set BERTH_BEHIND_TLS_PROXY=1."
+                "BERTH_GATEWAY_TLS_CERTIFICATE_FILE and BERTH_GATEWAY_TLS_KEY_FILE belong together: set both."
+            )
+        if not ipaddress.ip_address(bind).is_loopback and not behind_proxy and certificate is None:
+            raise ConfigError(
+                f"BERTH_GATEWAY_BIND is {bind}, which others can reach without TLS. Use 127.0.0.1, give the gateway a certificate "
+                "(BERTH_GATEWAY_TLS_CERTIFICATE_FILE), or put a TLS proxy in front and set BERTH_BEHIND_TLS_PROXY=1."
             )
         return cls(
             name=read.name("BERTH_GATEWAY_NAME"),
@@ -121,7 +157,7 @@ class Config:
             reuse_port=read.flag("BERTH_GATEWAY_REUSE_PORT"),
             folder=Path(values["BERTH_GATEWAY_DIR"]),
             behind_tls_proxy=behind_proxy,
-            redis_url=read.redis("REDIS_URL"),
+            redis_url="" if alone else read.redis("REDIS_URL"),
             snapshot_public_key_file=Path(values["BERTH_SNAPSHOT_PUBLIC_KEY_FILE"]),
             usage_key_file=Path(values["BERTH_USAGE_KEY_FILE"]),
             snapshot_max_age=read.seconds("BERTH_SNAPSHOT_MAX_AGE_SECONDS"),
@@ -133,6 +169,21 @@ class Config:
             keepalive=read.seconds("BERTH_GATEWAY_KEEPALIVE_SECONDS"),
             drain=read.seconds("BERTH_GATEWAY_DRAIN_SECONDS"),
             log_requests=read.flag("BERTH_GATEWAY_LOG_REQUESTS"),
+            workers=read.whole("BERTH_GATEWAY_WORKERS", 1, 256),
+            tls_certificate=certificate,
+            tls_key=key,
+            snapshot_file=read.file("BERTH_GATEWAY_SNAPSHOT_FILE"),
+        )
+
+    def for_worker(self, number: int) -> Config:
+        """The settings of one of several processes: a name, a folder and a port for metrics of its own."""
+        return replace(
+            self,
+            name=worker_name(self.name, number),
+            folder=self.folder / f"worker-{number}",
+            admin_port=None if self.admin_port is None else self.admin_port + number - 1,
+            reuse_port=True,
+            worker=number,
         )
 
     @property
@@ -168,8 +219,11 @@ class _Reader:
 
     def name(self, name: str) -> str:
         if not _NAME.match(self._values[name]):
-            raise ConfigError(f"{name} must be 1 to 63 letters, digits, dots, dashes or underscores.")
+            raise ConfigError(f"{name} must be 1 to 60 letters, digits, dots, dashes or underscores.")
         return self._values[name]
+
+    def file(self, name: str) -> Path | None:
+        return Path(self._values[name]) if self._values[name] else None
 
     def address(self, name: str) -> str:
         try:

@@ -18,7 +18,7 @@ from berth_gateway.head import RequestHead
 from berth_gateway.limits import Gate
 from berth_gateway.logs import Log
 from berth_gateway.route import Router
-from berth_gateway.snapshot import SnapshotStore, Verdict, View
+from berth_gateway.snapshot import Store, Verdict, View
 from berth_gateway.spool import Spool
 from berth_gateway.telemetry import Telemetry
 
@@ -36,7 +36,7 @@ class Gateway:
     def __init__(
         self,
         config: Config,
-        store: SnapshotStore,
+        store: Store,
         spool: Spool,
         *,
         log: Log | None = None,
@@ -166,15 +166,21 @@ class Gateway:
         verdict = self.store.offer(packed, self.wall())
         self.telemetry.snapshots.add(verdict)
         view = self.store.view
-        if verdict is Verdict.APPLIED and view is not None:
-            self.log.info("snapshot_applied", epoch=view.epoch, version=view.version)
-            self.router.keep_only(view.routes.values())
-            self.limits_changed()
-            self._cut_revoked(view)
+        if verdict is Verdict.APPLIED:
+            self.snapshot_applied()
         elif verdict is not Verdict.CURRENT and verdict is not self._last_verdict:
             self.log.error("snapshot_refused", reason=verdict, version=view.version if view else None)
         self._last_verdict = verdict
         return verdict
+
+    def snapshot_applied(self) -> None:
+        """The store has a new view: from now on requests are judged by it, and running ones are judged again."""
+        view = self.store.view
+        if view is not None:
+            self.log.info("snapshot_applied", epoch=view.epoch, version=view.version)
+            self.router.keep_only(view.routes.values())
+            self.limits_changed()
+            self._cut_revoked(view)
 
     def limits_changed(self) -> None:
         """A view was applied: its limits and budgets hold from the next request on."""

@@ -138,6 +138,7 @@ class Lessor:
                 return
             await asyncio.sleep(0)
         self._gate.unanswered()
+        self._failed()
         await asyncio.wait({sending}, timeout=PROBE_SECONDS)
         if not sending.done():
             raise TimeoutError

@@ -141,8 +141,9 @@ class Gate:
             return Permit(demand)
         now, ask = self.now(), False
         for pool, units in pools:
-            if units > pool.limit and pool.kind is not Kind.SEATS:
+            if units > pool.limit:
                 return quota.too_large(demand.route.name, pool, units, self._lines(pools, now))
+        for pool, units in pools:
             answer = pool.check(units, now, connected=self.connected, workers=self.workers)
             if answer is Answer.NO:
                 return quota.limit_reached(

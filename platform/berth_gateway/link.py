@@ -20,7 +20,7 @@ from berth_gateway.snapshot import Verdict
 
 POLL_SECONDS = 1.0
 REPORT_SECONDS = 1.0
-SHIP_SECONDS = 0.1  # also the interval at which the spool is made durable
+SHIP_SECONDS = 0.1
 LONGEST_PAUSE = 5.0
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -52,7 +52,6 @@ class Link:
             self._keep_on("listen", self._listen),
             self._keep_on("report", self._report),
             self._keep_on("usage", self._ship),
-            self._sync(),
         ]
 
     async def close(self) -> None:
@@ -138,15 +137,3 @@ class Link:
         while True:
             if not await self._shipper.step(self._valkey):
                 await asyncio.sleep(SHIP_SECONDS)
-
-    async def _sync(self) -> None:
-        """Brings the spool to the disk, in a thread, so that no request waits for it."""
-        spool = self._gateway.spool
-        while True:
-            await asyncio.sleep(SHIP_SECONDS)
-            checkpoint = spool.checkpoint()
-            if checkpoint is not None:
-                try:
-                    await asyncio.to_thread(spool.make_durable, checkpoint)
-                except OSError as fault:
-                    self._gateway.log.error("spool_sync_failed", errno=fault.errno)

@@ -8,42 +8,65 @@ import gc
 import logging
 import signal
 import socket
-from collections.abc import Callable
+import time
+from collections.abc import Coroutine
 from typing import Any
 
 import uvloop
 
+from berth_gateway.alone import watch_file
 from berth_gateway.config import Config, ConfigError
+from berth_gateway.contract import worker_key
 from berth_gateway.edges import ClientEdge, Dialer
 from berth_gateway.gateway import Gateway
 from berth_gateway.leases import Lessor
 from berth_gateway.link import Link
-from berth_gateway.snapshot import SnapshotStore, load_public_key
+from berth_gateway.snapshot import SnapshotStore, Store, load_public_key
+from berth_gateway.snapshot_file import FileStore, SnapshotFileError
 from berth_gateway.spool import Spool, SpoolError
+from berth_gateway.tls import Certificate
 
 BACKLOG = 2048
 TICK_SECONDS = 0.25
+SYNC_SECONDS = 0.04
 FIRST_ANSWER_SECONDS = 2.0
 
 
 def run(config: Config) -> None:
     """Serves until SIGTERM or SIGINT. Raises ConfigError with a sentence when it cannot start."""
-    store, usage_key, spool = _open(config)
+    store = _store(config)
+    usage_key = b"" if config.snapshot_file else _usage_key(config)
+    try:
+        spool = Spool(config.folder)
+    except SpoolError as fault:
+        raise ConfigError(str(fault)) from None
+    certificate = Certificate(config.tls_certificate, config.tls_key) if config.tls_certificate else None
     sockets = _listen(config)
     gateway = Gateway(config, store, spool)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(_serve(gateway, sockets, usage_key))
+        runner.run(_serve(gateway, sockets, usage_key, certificate))
     spool.close()
     gateway.log.flush()
 
 
-def _open(config: Config) -> tuple[SnapshotStore, bytes, Spool]:
+def _store(config: Config) -> Store:
+    if config.snapshot_file is not None:
+        alone = FileStore(config.snapshot_file)
+        try:
+            alone.refresh(time.time())
+        except SnapshotFileError as fault:
+            raise ConfigError(str(fault)) from None
+        return alone
     try:
         public_key = load_public_key(config.snapshot_public_key_file.read_bytes())
     except OSError as fault:
         raise ConfigError(f"{config.snapshot_public_key_file} cannot be read: {fault.strerror}.") from None
     except ValueError:
         raise ConfigError(f"{config.snapshot_public_key_file} holds no Ed25519 public key.") from None
+    return SnapshotStore(public_key, config.folder / "snapshot.bin", config.snapshot_max_age)
+
+
+def _usage_key(config: Config) -> bytes:
     try:
         usage_key = config.usage_key_file.read_bytes()
         if len(usage_key) != 32:
@@ -54,11 +77,7 @@ def _open(config: Config) -> tuple[SnapshotStore, bytes, Spool]:
         usage_key = b""
     if len(usage_key) != 32:
         raise ConfigError(f"{config.usage_key_file} must hold 32 bytes, raw or in hexadecimal.")
-    try:
-        spool = Spool(config.folder)
-    except SpoolError as fault:
-        raise ConfigError(str(fault)) from None
-    return SnapshotStore(public_key, config.folder / "snapshot.bin", config.snapshot_max_age), usage_key, spool
+    return worker_key(usage_key, config.worker) if config.worker else usage_key
 
 
 def _listen(config: Config) -> list[socket.socket]:
@@ -83,36 +102,33 @@ def _socket(address: str, port: int, *, reuse_port: bool) -> socket.socket:
     return sock
 
 
-async def _serve(gateway: Gateway, sockets: list[socket.socket], usage_key: bytes) -> None:
+async def _serve(
+    gateway: Gateway, sockets: list[socket.socket], usage_key: bytes, certificate: Certificate | None
+) -> None:
     loop = asyncio.get_running_loop()
     gateway.dial = Dialer(loop)
     _quieten(loop, gateway)
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    verdict = gateway.store.load(gateway.wall())
-    if verdict is not None:
-        gateway.log.info("snapshot_loaded", reason=verdict)
-        gateway.limits_changed()
-    link = Link(gateway, usage_key)
-    lessor = Lessor(
-        gateway.gate,
-        gateway.config.name,
-        gateway.config.redis_url,
-        gateway.spool,
-        lambda: gateway.store.view,
-        lambda: gateway.telemetry.link_failures.add("limits"),
-    )
-    work = [loop.create_task(job) for job in (*link.jobs(), lessor.run(), _tick(gateway))]
-    # Nobody is judged by the copy on disk before Valkey was asked whether it is still the newest.
-    with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(FIRST_ANSWER_SECONDS):
-            await link.asked_once.wait()
-            await lessor.joined_all()
-    makers: list[Callable[[], ClientEdge]] = [lambda: ClientEdge(gateway), lambda: ClientEdge(gateway, admin=True)]
+    party = _Alone(gateway) if isinstance(gateway.store, FileStore) else _Shared(gateway, usage_key)
+    jobs = [*party.jobs(), _tick(gateway), _keep_durable(gateway)]
+    if certificate is not None:
+        jobs.append(certificate.watch(gateway.log))
+    work = [loop.create_task(job) for job in jobs]
+    await party.ready()
     servers = [
-        await loop.create_server(make, sock=sock, backlog=BACKLOG) for make, sock in zip(makers, sockets, strict=False)
+        await loop.create_server(
+            lambda: ClientEdge(gateway),
+            sock=sockets[0],
+            backlog=BACKLOG,
+            ssl=certificate.context if certificate else None,
+        )
     ]
+    if len(sockets) > 1:
+        servers.append(
+            await loop.create_server(lambda: ClientEdge(gateway, admin=True), sock=sockets[1], backlog=BACKLOG)
+        )
     gateway.log.info("listening", gateway=gateway.config.name, port=sockets[0].getsockname()[1])
     gateway.log.flush()
     # What exists by now stays: the collector need not walk through it again and again.
@@ -127,11 +143,63 @@ async def _serve(gateway: Gateway, sockets: list[socket.socket], usage_key: byte
     await _drain(gateway)
     await _end([stopping, *work])
     gateway.spool.sync()
-    await lessor.close()
-    await link.close()
+    await party.close()
     gateway.log.info("stopped", gateway=gateway.config.name)
     for task in done:
         task.result()
+
+
+class _Shared:
+    """A gateway among others, with a control plane behind Valkey."""
+
+    def __init__(self, gateway: Gateway, usage_key: bytes) -> None:
+        verdict = gateway.store.load(gateway.wall())
+        if verdict is not None:
+            gateway.log.info("snapshot_loaded", reason=verdict)
+            gateway.limits_changed()
+        self._link = Link(gateway, usage_key)
+        self._lessor = Lessor(
+            gateway.gate,
+            gateway.config.name,
+            gateway.config.redis_url,
+            gateway.spool,
+            lambda: gateway.store.view,
+            lambda: gateway.telemetry.link_failures.add("limits"),
+        )
+
+    def jobs(self) -> list[Coroutine[Any, Any, None]]:
+        return [*self._link.jobs(), self._lessor.run()]
+
+    async def ready(self) -> None:
+        """Nobody is judged by the copy on disk before Valkey was asked whether it is still the newest."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(FIRST_ANSWER_SECONDS):
+                await self._link.asked_once.wait()
+                await self._lessor.joined_all()
+
+    async def close(self) -> None:
+        await self._lessor.close()
+        await self._link.close()
+
+
+class _Alone:
+    """A gateway with a snapshot file and nobody to tell."""
+
+    def __init__(self, gateway: Gateway) -> None:
+        self._gateway = gateway
+        gateway.gate.alone = True
+        gateway.gate.workers = gateway.config.workers
+        gateway.snapshot_applied()
+
+    def jobs(self) -> list[Coroutine[Any, Any, None]]:
+        store = self._gateway.store
+        return [watch_file(self._gateway, store)] if isinstance(store, FileStore) else []
+
+    async def ready(self) -> None:
+        return
+
+    async def close(self) -> None:
+        return
 
 
 def _quieten(loop: asyncio.AbstractEventLoop, gateway: Gateway) -> None:
@@ -158,6 +226,19 @@ async def _tick(gateway: Gateway) -> None:
     while True:
         await asyncio.sleep(TICK_SECONDS)
         gateway.tick()
+
+
+async def _keep_durable(gateway: Gateway) -> None:
+    """Brings the spool to the disk, in a thread, so that no request waits for it."""
+    spool = gateway.spool
+    while True:
+        await asyncio.sleep(SYNC_SECONDS)
+        checkpoint = spool.checkpoint()
+        if checkpoint is not None:
+            try:
+                await asyncio.to_thread(spool.make_durable, checkpoint)
+            except OSError as fault:
+                gateway.log.error("spool_sync_failed", errno=fault.errno)
 
 
 async def _drain(gateway: Gateway) -> None:

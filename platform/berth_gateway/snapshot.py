@@ -7,9 +7,11 @@ message nor somebody who can write to Valkey can bring a revoked key back.
 from __future__ import annotations
 
 import os
+import sys
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
+from typing import Protocol
 
 import msgspec
 from cryptography.exceptions import InvalidSignature
@@ -84,6 +86,25 @@ def load_public_key(data: bytes) -> Ed25519PublicKey:
     if len(data) != 32:
         data = bytes.fromhex(data.strip().decode("ascii"))
     return Ed25519PublicKey.from_public_bytes(data)
+
+
+class Store(Protocol):
+    """Where a gateway has its view from."""
+
+    view: View | None
+    confirmed_at: float
+
+    def usable(self, now: float) -> View | None:
+        """The view, if it may be used."""
+
+    def offer(self, packed: bytes, now: float) -> Verdict:
+        """Judges a packed SignedSnapshot."""
+
+    def confirm(self, now: float) -> None:
+        """The view was found to be the newest."""
+
+    def load(self, now: float) -> Verdict | None:
+        """At the start of the process."""
 
 
 class SnapshotStore:
@@ -179,3 +200,19 @@ class SnapshotStore:
             os.utime(self._path, (at, at))
         except OSError:
             return
+
+
+def _main(arguments: list[str]) -> int:
+    from berth_gateway.snapshot_file import example
+
+    if arguments != ["example"]:
+        sys.stderr.write("usage: python -m berth_gateway.snapshot example > snapshot.json\n")
+        return 2
+    text, token = example()
+    sys.stdout.write(text.decode())
+    sys.stderr.write(f"The API key that this file admits, shown this once: {token}\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(_main(sys.argv[1:]))

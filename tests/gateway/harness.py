@@ -28,6 +28,7 @@ from berth_gateway.contract import (
     SNAPSHOT_KEY,
     USAGE_POSITION_KEY,
     USAGE_STREAM,
+    Budget,
     KeyInfo,
     OrgInfo,
     Replica,
@@ -68,6 +69,7 @@ class World:
     keys: list[KeyInfo] = field(default_factory=list)
     routes: list[Route] = field(default_factory=list)
     orgs: list[OrgInfo] = field(default_factory=list)
+    budgets: list[Budget] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.orgs = [self.org, self.other_org]
@@ -105,6 +107,7 @@ class World:
             orgs=tuple(self.orgs),
             keys=tuple(self.keys),
             routes=tuple(self.routes),
+            budgets=tuple(self.budgets),
         )
 
     def signed(self) -> bytes:

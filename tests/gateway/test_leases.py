@@ -238,6 +238,39 @@ def test_without_valkey_the_lease_runs_out_and_then_the_budget_is_closed(fleet: 
     asyncio.run(run())
 
 
+@pytest.mark.threat("G10")
+def test_after_a_loss_nothing_is_granted_before_everybody_was_heard(fleet: Fleet) -> None:
+    """Granted since the control plane last looked, then Valkey loses everything: only the worker itself knows."""
+    fleet.budget(1000)
+    fleet.control_plane({})
+
+    async def run() -> None:
+        a, b = Worker(fleet, "a"), Worker(fleet, "b")
+        a.ask(cost=600)
+        await a.turn()
+        await b.turn()
+        fleet.lose_valkey()
+        fleet.control_plane({})
+        fleet.pass_time(0.3)  # what b has just heard is old
+        b.ask(cost=600)
+        await b.turn()
+        refusal = b.done[-1]
+        assert isinstance(refusal, Refusal) and (refusal.status, refusal.code) == (503, "service_unavailable")
+        await a.turn()  # as it does every three seconds
+        fleet.pass_time(4.5)
+        b.ask(cost=600)
+        await b.turn()
+        refusal = b.done[-1]
+        assert isinstance(refusal, Refusal) and refusal.code == "insufficient_quota"
+        b.ask(cost=400)
+        await b.turn()
+        assert isinstance(b.done[-1], Permit)
+        await a.close()
+        await b.close()
+
+    asyncio.run(run())
+
+
 def test_a_lowered_limit_holds_at_once_and_a_raised_one_too(fleet: Fleet) -> None:
     fleet.budget(1000)
     fleet.control_plane({})
@@ -384,6 +417,7 @@ class Life:
             for permit in list(worker.running):
                 worker.end(permit, permit.demand.cost)
             self.books.ingest(worker, trim=False)
+            worker.gate.retire()  # a quiet while is over: nothing is wanted ahead
         for _ in range(12):
             self.look()
             await self.turn_all()

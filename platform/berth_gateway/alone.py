@@ -1,0 +1,26 @@
+"""The periodic work of a gateway without Valkey: look after the snapshot file."""
+
+from __future__ import annotations
+
+import asyncio
+
+from berth_gateway.gateway import Gateway
+from berth_gateway.snapshot_file import FileStore, SnapshotFileError
+
+LOOK_SECONDS = 1.0
+
+
+async def watch_file(gateway: Gateway, store: FileStore) -> None:
+    """Applies the file whenever it changes. One that cannot be read is told once; what was applied stays."""
+    told = ""
+    while True:
+        await asyncio.sleep(LOOK_SECONDS)
+        try:
+            if store.refresh(gateway.wall()):
+                gateway.snapshot_applied()
+            told = ""
+        except SnapshotFileError as fault:
+            if str(fault) != told:
+                gateway.telemetry.snapshots.add("unreadable")
+                gateway.log.error("snapshot_refused", reason="unreadable")
+            told = str(fault)

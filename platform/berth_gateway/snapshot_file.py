@@ -1,0 +1,215 @@
+"""A snapshot written by hand, for a gateway that runs alone: one JSON file, unsigned, read anew when it changes.
+
+Whoever can write to the file decides who may call, so it belongs to the gateway's user alone. Keys stand in it by their
+SHA-256, never as they are. docs/gateway.md shows the form; `python -m berth_gateway.snapshot example` prints one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+from pathlib import Path
+
+import msgspec
+from msgspec import Struct
+
+from berth_gateway.contract import (
+    KEY_BODY_LENGTH,
+    KEY_PREFIX,
+    SNAPSHOT_FORMAT,
+    Budget,
+    KeyInfo,
+    Limits,
+    OrgInfo,
+    Price,
+    Replica,
+    Route,
+    RouteState,
+    Snapshot,
+    base62,
+    key_checksum,
+)
+from berth_gateway.snapshot import Verdict, View
+
+
+class SnapshotFileError(Exception):
+    """The file cannot be used; the text is a sentence for people."""
+
+
+class _FileLimits(Limits, forbid_unknown_fields=True, frozen=True, omit_defaults=True):
+    pass
+
+
+class _Strict(Struct, forbid_unknown_fields=True, frozen=True, omit_defaults=True):
+    pass
+
+
+class _Organization(_Strict, frozen=True):
+    id: str
+    origins: tuple[str, ...] = ()
+    limits: _FileLimits | None = None
+
+
+class _Key(_Strict, frozen=True):
+    id: str
+    organization: str
+    sha256: str
+    models: tuple[str, ...] | None = None  # None: every model of the organisation
+    expires_at: int | None = None  # Unix seconds
+    limits: _FileLimits | None = None
+
+
+class _Replica(_Strict, frozen=True):
+    port: int
+    host: str = "127.0.0.1"
+    secret: str = ""
+
+
+class _Model(_Strict, frozen=True):
+    name: str
+    organization: str
+    engine: str
+    engine_model: str
+    context_length: int
+    replicas: tuple[_Replica, ...]
+    endpoints: tuple[str, ...] = ("chat/completions", "completions")
+    extra_fields: tuple[str, ...] = ()
+    limits: _FileLimits | None = None
+    prices: tuple[Price, ...] = ()
+
+
+class SnapshotFile(_Strict, frozen=True):
+    """What the file holds."""
+
+    organizations: tuple[_Organization, ...]
+    keys: tuple[_Key, ...]
+    models: tuple[_Model, ...]
+    budgets: tuple[Budget, ...] = ()
+
+
+_decode = msgspec.json.Decoder(SnapshotFile).decode
+
+
+def parse(data: bytes, *, version: int, issued_at: int) -> Snapshot:
+    """The snapshot in a file's bytes. Raises SnapshotFileError with a sentence."""
+    try:
+        file = _decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as fault:
+        raise SnapshotFileError(f"The snapshot file cannot be used: {fault}.") from None
+    known = {each.id for each in file.organizations}
+    for name in (*(key.organization for key in file.keys), *(model.organization for model in file.models)):
+        if name not in known:
+            raise SnapshotFileError(f"The snapshot file has no organization '{name}', but something belongs to it.")
+    return Snapshot(
+        format=SNAPSHOT_FORMAT,
+        epoch="file",
+        version=version,
+        issued_at=issued_at,
+        orgs=tuple(OrgInfo(o.id, o.id, origins=o.origins, limits=o.limits) for o in file.organizations),
+        keys=tuple(_key(k) for k in file.keys),
+        routes=tuple(_route(m, issued_at) for m in file.models),
+        budgets=file.budgets,
+    )
+
+
+def _key(key: _Key) -> KeyInfo:
+    try:
+        digest = bytes.fromhex(key.sha256)
+    except ValueError:
+        digest = b""
+    if len(digest) != 32:
+        raise SnapshotFileError(f"The key '{key.id}' needs a SHA-256 of 64 hexadecimal digits.")
+    return KeyInfo(
+        digest=digest,
+        key_id=key.id,
+        org_id=key.organization,
+        deployment_ids=key.models,
+        expires_at=key.expires_at,
+        limits=key.limits,
+    )
+
+
+def _route(model: _Model, created: int) -> Route:
+    return Route(
+        name=model.name,
+        org_id=model.organization,
+        deployment_id=model.name,
+        revision=1,
+        state=RouteState.READY,
+        engine=model.engine,
+        engine_model=model.engine_model,
+        endpoints=model.endpoints,
+        context_length=model.context_length,
+        created=created,
+        replicas=tuple(Replica(f"{r.host}:{r.port}", r.host, r.port, r.secret) for r in model.replicas),
+        extra_fields=model.extra_fields,
+        limits=model.limits,
+        prices=model.prices,
+    )
+
+
+class FileStore:
+    """Holds what the file says. The same to the gateway as a SnapshotStore, but never too old: nobody else could confirm it."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.view: View | None = None
+        self.confirmed_at = 0.0
+        self._seen: tuple[int, int, int] | None = None
+        self._version = 0
+
+    def usable(self, now: float) -> View | None:
+        return self.view
+
+    def offer(self, packed: bytes, now: float) -> Verdict:
+        """Nobody's word counts but the file's."""
+        return Verdict.BAD_SIGNATURE
+
+    def confirm(self, now: float) -> None:
+        self.confirmed_at = now
+
+    def load(self, now: float) -> Verdict | None:
+        """Raises SnapshotFileError."""
+        return Verdict.APPLIED if self.refresh(now) else None
+
+    def refresh(self, now: float) -> bool:
+        """Reads the file if it has changed; True if it is applied. Raises SnapshotFileError, once for each bad content."""
+        try:
+            stat = self.path.stat()
+            seen = (stat.st_mtime_ns, stat.st_size, stat.st_ino)
+            if seen == self._seen:
+                self.confirmed_at = now
+                return False
+            data = self.path.read_bytes()
+        except OSError as fault:
+            if self._seen is None and self.view is not None:
+                return False
+            self._seen = None
+            raise SnapshotFileError(f"{self.path} cannot be read: {fault.strerror}.") from None
+        self._seen = seen
+        snapshot = parse(data, version=self._version + 1, issued_at=int(stat.st_mtime))
+        self._version += 1
+        self.view = View.of(snapshot)
+        self.confirmed_at = now
+        return True
+
+
+def example() -> tuple[bytes, str]:
+    """A file to start from, and the API key that it admits."""
+    body = base62(secrets.randbelow(62**KEY_BODY_LENGTH), KEY_BODY_LENGTH)
+    token = KEY_PREFIX + body + key_checksum(body)
+    file = SnapshotFile(
+        organizations=(_Organization("acme"),),
+        keys=(_Key("key-1", "acme", hashlib.sha256(token.encode()).hexdigest(), limits=_FileLimits(rpm=600)),),
+        models=(
+            _Model(
+                name="acme/assistant",
+                organization="acme",
+                engine="llamacpp",
+                engine_model="assistant",
+                context_length=4096,
+                replicas=(_Replica(8081),),
+            ),
+        ),
+    )
+    return msgspec.json.format(msgspec.json.encode(file), indent=2) + b"\n", token

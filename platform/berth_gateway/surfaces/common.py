@@ -1,0 +1,48 @@
+"""What every endpoint does with its table: fields that pass, fields that do not, and what a deployment admits beyond it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from msgspec import UNSET
+
+from berth_gateway import schema
+from berth_gateway.contract import Route
+from berth_gateway.endpoint import Endpoint
+from berth_gateway.errors import Refusal
+from berth_gateway.fields import NEVER, NEVER_PREFIXES, Use
+
+
+def pass_fields(endpoint: Endpoint, values: Any, route: Route) -> frozenset[str]:
+    """Names of the fields that are set. Nulls and what the engine must not see are unset; refusals are raised."""
+    present = []
+    for name, value in zip(endpoint.fields, endpoint.every_field(values), strict=True):
+        if value is UNSET:
+            continue
+        field = endpoint.fields[name]
+        if value is None or field.use is Use.STRIP:
+            setattr(values, name, UNSET)
+            continue
+        if field.use is Use.REFUSE:
+            raise Refusal("unsupported_parameter", f"'{name}' is not supported by this model.", param=name)
+        if field.engines is not None and route.engine not in field.engines:
+            raise Refusal("unsupported_parameter", f"'{name}' is not supported by this model's engine.", param=name)
+        present.append(name)
+    return frozenset(present)
+
+
+def clear_own(endpoint: Endpoint, values: Any, present: frozenset[str]) -> None:
+    for name in present:
+        if endpoint.fields[name].use is Use.OWN and name != "model":
+            setattr(values, name, UNSET)
+
+
+def admitted_extras(extras: dict[str, Any], route: Route) -> dict[str, Any]:
+    for name, value in extras.items():
+        if name in NEVER or name.startswith(NEVER_PREFIXES) or name not in route.extra_fields:
+            shown = name if len(name) <= 64 and name.isprintable() else "one of the fields"
+            raise Refusal("unknown_parameter", f"Unknown parameter: '{shown}'.", param=shown)
+        fault = schema.problem(value)
+        if fault is not None:
+            raise Refusal("invalid_value", f"'{name}' {fault}.", param=name)
+    return {name: value for name, value in extras.items() if value is not None}

@@ -146,11 +146,14 @@ def _toml(value: Any) -> str:
 
 
 def leave_out(points: Sequence[Measurement], sections: Sections) -> None:
-    sources = sorted({point.source_key for point in points if any(stage.takes(point) for stage in STAGES)})
-    for source in sources:
-        rest = [point for point in points if point.source_key != source]
-        touched = [stage.name for stage in STAGES if any(stage.takes(p) for p in points if p.source_key == source)]
-        fitted = fit_all(rest, copy.deepcopy(sections), touched, quiet=True)
+    """Only the stages that a source has points in are fitted again without it; the others keep what all points gave them."""
+    known: dict[str, list[float]] = {}
+    whole = copy.deepcopy(sections)
+    for stage in STAGES:
+        whole, _ = fit(stage, points, whole)
+        known[stage.name] = [Path3.parse(text).get(whole) for text in stage.parameters]
+    for source in sorted({point.source_key for point in points if any(stage.takes(point) for stage in STAGES)}):
+        fitted = _without(source, points, copy.deepcopy(sections), known)
         groups: dict[str, list[float]] = defaultdict(list)
         for point in points:
             if (
@@ -161,7 +164,21 @@ def leave_out(points: Sequence[Measurement], sections: Sections) -> None:
                 groups[point.metric].append(answer(point, fitted).value / point.value - 1)
         for metric, errors in sorted(groups.items()):
             size, bias = statistics.median(map(abs, errors)), statistics.median(errors)
-            print(f"{source:5s} {metric:34s} n={len(errors):3d} median={size:6.1%} bias={bias:+6.1%}")
+            sys.stdout.write(f"{source:5s} {metric:34s} n={len(errors):3d} median={size:6.1%} bias={bias:+6.1%}\n")
+            sys.stdout.flush()
+
+
+def _without(source: str, points: Sequence[Measurement], sections: Sections, known: dict[str, list[float]]) -> Sections:
+    rest = [point for point in points if point.source_key != source]
+    for stage in STAGES:
+        if any(stage.takes(point) for point in points if point.source_key == source):
+            sections, _ = fit(stage, rest, sections)
+            continue
+        for text, value in zip(stage.parameters, known[stage.name], strict=True):
+            path = Path3.parse(text)
+            path.inherit(sections)
+            path.set(sections, value)
+    return sections
 
 
 def main() -> None:

@@ -85,7 +85,7 @@ def assess(option: Option, place: Placement, demand: Demand) -> Assessed | Reaso
     alone = checked.missed(1.0)
     if alone is not None:
         return alone
-    replicas = _one_is_enough(checked, demand, limit) or _replicas(checked, demand, limit, slots)
+    replicas = _one_is_enough(checked, demand, limit) or _replicas(checked, demand, limit)
     if isinstance(replicas, Reason):
         return replicas
     return _sized(option, checked, demand, memory, int(limit), replicas, loss)
@@ -188,14 +188,14 @@ class _Limits:
 
 
 def _most(checked: _Limits, limit: float) -> float:
-    """The most running requests, up to `limit`, that meet every need. One does."""
-    low, high = 1, max(1, int(limit))
-    if checked.missed(float(high)) is None:
-        return float(high)
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if checked.missed(float(middle)) is None else (low, middle)
-    return float(low)
+    """The most running requests, up to `limit`, that meet every need; an average, so not a whole number. One does."""
+    low, high = 1.0, max(1.0, limit)
+    if checked.missed(high) is None:
+        return high
+    for _ in range(14):
+        middle = (low * high) ** 0.5
+        low, high = (middle, high) if checked.missed(middle) is None else (low, middle)
+    return low
 
 
 def _running(checked: _Limits, demand: Demand, replicas: int) -> float:
@@ -212,14 +212,14 @@ def _one_is_enough(checked: _Limits, demand: Demand, limit: float) -> int | None
     return 1 + demand.spare_replicas if peak <= limit and checked.missed(peak) is None else None
 
 
-def _replicas(checked: _Limits, demand: Demand, limit: float, slots: int) -> int | Reason:
+def _replicas(checked: _Limits, demand: Demand, limit: float) -> int | Reason:
     most = _most(checked, limit)
-    planned = most * BUSIEST if most > 1 else 1.0
+    planned = max(1.0, most * BUSIEST)
     worst = flow(demand, checked.speed(most).reply(checked.load.output))
     replicas = max(2, -int(-worst.in_flight // planned)) + demand.spare_replicas
     if replicas <= demand.most_replicas:
         return replicas
-    if most >= int(limit) and limit <= slots:
+    if most >= limit:
         return _cache_short(checked, demand, limit, worst)
     return reason(
         "too_many_at_once",

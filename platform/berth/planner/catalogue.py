@@ -31,7 +31,9 @@ def _spellings(name: str) -> list[str]:
     """From the name as it is, without its organisation, to what is left when everything that does not change the shape is gone."""
     text = _ORGANISATION.sub("", name.strip().lower()).replace("quantized.", "")
     text = re.sub(r"[\s_:]+", "-", text).removeprefix("meta-").removeprefix("nvidia-")
-    found = [re.sub(r"[()]", "", text)]
+    text = re.sub(r"[()]", "", text)
+    text = re.sub(r"^(qwen|smollm|starcoder|baichuan|internlm)-(\d(?:\.\d)?)-", r"\1\2-", text)
+    found = [text]
     while (shorter := _DROPPED.sub("", found[-1])) != found[-1]:
         found.append(shorter)
     if match := _LLAMA.match(found[-1]):
@@ -83,11 +85,33 @@ def model_by_size(billions: float, layout: str) -> ModelFacts:
         if facts.parameters >= billions * 1e9:
             break
     scale = billions * 1e9 / facts.parameters
-    return msgspec.structs.replace(
+    sized = msgspec.structs.replace(
         facts,
         parameters=int(facts.parameters * scale),
         active_parameters=int(facts.active_parameters * scale),
         assumed=(f"only the size is known ({billions:g} billion): the usual shape of that size is assumed",),
+    )
+    return _with_experts(sized, layout) if "moe" in layout.lower() else sized
+
+
+USUAL_EXPERTS, USUAL_CHOSEN, USUAL_ACTIVE = 128, 8, 0.125
+
+
+def _with_experts(dense: ModelFacts, layout: str) -> ModelFacts:
+    """Total = shared + routed and active = shared + routed x chosen / experts, solved for what is routed. `layout`: "MoE 22B active"."""
+    told = re.search(r"(\d+(?:\.\d+)?)\s*B active", layout)
+    active = float(told.group(1)) * 1e9 if told else dense.parameters * USUAL_ACTIVE
+    routed = (dense.parameters - active) / (1.0 - USUAL_CHOSEN / USUAL_EXPERTS)
+    routed = max(0.0, min(routed, 0.97 * dense.parameters))
+    return msgspec.structs.replace(
+        dense,
+        active_parameters=int(active),
+        experts=USUAL_EXPERTS,
+        experts_per_token=USUAL_CHOSEN,
+        expert_parameters=int(routed),
+        expert_layers=dense.layers,
+        expert_feed_forward=max(256, dense.embedding_length // 4),
+        assumed=(*dense.assumed, f"{USUAL_CHOSEN} of {USUAL_EXPERTS} experts a token are assumed"),
     )
 
 

@@ -175,6 +175,12 @@ def test_names_are_recognised_in_the_ways_people_write_them() -> None:
     for name in ("meta-llama/Llama-3.1-8B-Instruct", "Meta-Llama-3.1-8B", "llama3.1:8b", "Llama 3.1 8B"):
         assert normalised(name) == "llama-3.1-8b"
     assert normalised("LLaMA 70B") == "llama-70b"
+    for name, key in (
+        ("Qwen 2.5-14B", "qwen2.5-14b"), ("Qwen-7B-Chat", "qwen-7b"), ("qwen3:8b", "qwen3-8b"), ("DeepSeek R1:14b", "qwen2.5-14b"),
+        ("gpt-oss:20b", "gpt-oss-20b"), ("RedHatAI/Llama-3.3-70B-Instruct-FP8-dynamic", "llama-3.1-70b"), ("Mixtral 46.7B", "mixtral-8x7b"),
+        ("Mistral-Large-Instruct-2411", "mistral-large-2407"), ("command-r-08-2024", "command-r-08-2024"), ("Qwen 1.8B", "qwen-1.8b"),
+    ):  # fmt: skip
+        assert model_by_name(name) == model_by_name(key) is not None, name
     assert model_by_name("no-such-model-9000b") is None
     for name, key in (
         ("NVIDIA H200-SXM-141GB", "h200"), ("4090 24GB", "rtx-4090"), ("A100 PCIe 80GB", "a100-80gb-pcie"), ("H100", "h100-80gb-sxm"),
@@ -203,6 +209,9 @@ def test_only_a_size_gives_the_usual_shape_and_says_so() -> None:
     facts = model_by_size(8.0, "dense GQA")
     assert facts.parameters == pytest.approx(8e9)
     assert facts.assumed
+    experts = model_by_size(235.0, "MoE 22B active")
+    assert (experts.parameters, experts.active_parameters) == (pytest.approx(235e9), pytest.approx(22e9))
+    assert 0 < experts.expert_parameters < experts.parameters
 
 
 def test_fewer_bits_never_lose_less() -> None:

@@ -3,12 +3,35 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Protocol
 
 from berth_gateway import meter
 from berth_gateway.admit import Caller
-from berth_gateway.chunks import ChunkReader
 from berth_gateway.contract import USAGE_FORMAT, Outcome, Route, UsageEvent
-from berth_gateway.surface import Endpoint, Prepared
+from berth_gateway.endpoint import Endpoint, Prepared
+
+
+class Reader(Protocol):
+    """What an answer's reader knows of its tokens."""
+
+    @property
+    def pieces(self) -> int:
+        """Those with content, so far."""
+
+    @property
+    def final(self) -> meter.Counts | None:
+        """The engine's closing figures."""
+
+    @property
+    def complete(self) -> bool:
+        """Whether the answer has all its parts."""
+
+    @property
+    def has_learned(self) -> bool:
+        """Whether whole chunks may take the short cut."""
+
+    def running(self) -> meter.Counts | None:
+        """The engine's last running figures."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,14 +48,19 @@ class Facts:
     started: float
 
 
-def bill_of(facts: Facts, reader: ChunkReader) -> meter.Bill:
+def prompt_estimate(facts: Facts) -> int:
+    """Prompt tokens of a request whose engine does not count them. An upload's bytes say nothing of its tokens."""
+    return 0 if facts.endpoint.multipart else meter.estimate_prompt(facts.prepared.body)
+
+
+def bill_of(facts: Facts, reader: Reader) -> meter.Bill:
     """What would be billed for what the engine has sent so far."""
     return meter.bill(
         final=reader.final if reader.complete else None,
         running=reader.running(),
         chunks=reader.pieces,
-        prompt_estimate=meter.estimate_prompt(facts.prepared.body),
-        limits=meter.Limits(facts.route.context_length, facts.prepared.most_tokens),
+        prompt_estimate=prompt_estimate(facts),
+        limits=meter.Limits(facts.route.context_length * facts.prepared.prompts, facts.prepared.most_tokens),
     )
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from urllib.parse import parse_qsl
 
 from berth_gateway.contract import KeyInfo, OrgInfo, Route, RouteState
+from berth_gateway.endpoint import Endpoint
 from berth_gateway.errors import Refusal, bad_key, unknown_model
 from berth_gateway.head import RequestHead
 from berth_gateway.snapshot import View
@@ -104,13 +105,21 @@ def find_route(view: View, caller: Caller, name: str) -> Route:
     return route
 
 
-def check_ready(route: Route, endpoint: str) -> None:
-    """Raises Refusal unless a request for this endpoint can be sent to a replica now."""
-    if endpoint not in route.endpoints:
-        serves = ", ".join(f"/v1/{e}" for e in route.endpoints) or "nothing"
-        raise Refusal(
-            "unsupported_endpoint", f"The model '{route.name}' does not serve this endpoint. It serves: {serves}."
-        )
+def check_serves(route: Route, endpoint: Endpoint) -> None:
+    """Raises Refusal when the model, or its engine, has no such thing."""
+    if endpoint.served_as in route.endpoints:
+        return
+    serves = ", ".join(f"/v1/{e}" for e in route.endpoints) or "nothing"
+    code = "unsupported_model" if endpoint.other_kind else "unsupported_endpoint"
+    raise Refusal(
+        code,
+        f"The model '{route.name}' does not serve {endpoint.path}. It serves: {serves}.",
+        param="model" if endpoint.other_kind else None,
+    )
+
+
+def check_ready(route: Route) -> None:
+    """Raises Refusal unless a request can be sent to a replica now."""
     if route.state is RouteState.PAUSED:
         raise Refusal("deployment_paused", f"{route.name} is paused. Resume it in the dashboard.", param="model")
     if route.state is RouteState.LOADING:

@@ -7,24 +7,18 @@ from berth_gateway.account import Facts
 from berth_gateway.cost import price_at, prompt_bound, worst_cost
 from berth_gateway.limits import Demand
 
-_IMAGE = b'"image_url"'
+_MEDIA = (b'"image_url"', b'"input_image"', b'"input_audio"')
 
 
 def demand_of(facts: Facts) -> Demand:
     """`tokens` by estimate, for limits on speed; `cost` the most it can be, for budgets."""
     route, prepared, caller = facts.route, facts.prepared, facts.caller
-    estimate = min(meter.estimate_prompt(prepared.body), route.context_length)
+    most_prompt = route.context_length * prepared.prompts
+    estimate = min(meter.estimate_prompt(prepared.body), most_prompt)
     price = price_at(route.prices, facts.accepted_at)
     cost = 0
     if price is not None:
-        # An image is more tokens than its bytes tell: only the context bounds it.
-        whole = _IMAGE in prepared.body
-        prompt = (
-            route.context_length
-            if whole
-            else prompt_bound(len(prepared.body), chat=facts.endpoint.chat, context_length=route.context_length)
-        )
-        cost = worst_cost(price, prompt, prepared.most_tokens)
+        cost = worst_cost(price, _most_prompt(facts), prepared.most_tokens)
     return Demand(
         key=caller.key,
         org=caller.org,
@@ -33,6 +27,16 @@ def demand_of(facts: Facts) -> Demand:
         cost=cost,
         at=facts.accepted_at,
         # Nobody said how long the answer may be: then it may take all that a minute allows, and no more is asked for.
-        open_ended=prepared.most_tokens >= route.context_length,
+        open_ended=prepared.most_tokens >= most_prompt,
         least=estimate,
     )
+
+
+def _most_prompt(facts: Facts) -> int:
+    """More prompt tokens than the request can have."""
+    body, prompts = facts.prepared.body, facts.prepared.prompts
+    most = facts.route.context_length * prompts
+    # An image or a recording is more tokens than its bytes tell: only the context bounds it.
+    if facts.endpoint.multipart or any(mark in body for mark in _MEDIA):
+        return most
+    return min(most, prompt_bound(len(body), chat=facts.endpoint.chat, context_length=most) + prompts - 1)

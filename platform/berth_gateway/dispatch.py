@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 from berth_gateway import admit, cors, listing, paths, surface
 from berth_gateway.account import Facts
+from berth_gateway.endpoint import Endpoint
 from berth_gateway.errors import Refusal
 from berth_gateway.head import RequestHead
 from berth_gateway.paths import Place
-from berth_gateway.surface import Endpoint
 
 if TYPE_CHECKING:
     from berth_gateway.gateway import Gateway
@@ -57,7 +57,8 @@ def admit_request(gateway: Gateway, endpoint: Endpoint, caller: admit.Caller, re
     view = gateway.usable_view()
     body = surface.read(endpoint, data)
     route = admit.find_route(view, caller, body.model)
-    admit.check_ready(route, endpoint.name)
+    admit.check_serves(route, endpoint)
+    admit.check_ready(route)
     return Facts(
         request_id=request_id,
         event_id=gateway.event_id(request_id),

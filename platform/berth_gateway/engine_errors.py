@@ -11,7 +11,7 @@ from berth_gateway.errors import Refusal
 _CONTEXT_WORDS = ("maximum context length", "context size", "context window", "context length")
 
 
-def read_refusal(status: int, body: bytes, endpoint: str) -> Refusal | None:
+def read_refusal(status: int, body: bytes, prompt_field: str) -> Refusal | None:
     """The refusal a client gets if the request itself was wrong; None when the fault is the engine's or ours."""
     if status not in (400, 413, 422):
         return None
@@ -19,7 +19,7 @@ def read_refusal(status: int, body: bytes, endpoint: str) -> Refusal | None:
     message = error.get("message")
     words = message.lower() if isinstance(message, str) else ""
     if error.get("type") == "exceed_context_size_error" or any(w in words for w in _CONTEXT_WORDS):
-        return _too_long(error, "prompt" if endpoint == "completions" else "messages")
+        return _too_long(error, prompt_field)
     return Refusal(
         "invalid_value",
         "The model's engine does not accept this request. Check the messages and parameters against the model's documentation.",

@@ -60,6 +60,8 @@ KINDS: dict[str, Kind] = {
     "unsupported_parameter": Kind(400),
     "unsupported_value": Kind(400),
     "unsupported_endpoint": Kind(404),
+    "unsupported_model": Kind(400),
+    "previous_response_not_found": Kind(400),
 }
 
 REASONS = {

@@ -9,10 +9,11 @@ from berth_gateway.account import Facts, bill_of, event_of
 from berth_gateway.chunks import EngineFault
 from berth_gateway.contract import Outcome, UsageEvent
 from berth_gateway.engine_errors import read_refusal
-from berth_gateway.errors import Refusal, error_body, not_ready
+from berth_gateway.errors import Refusal, not_ready
 from berth_gateway.head import ResponseHead, write_request
 from berth_gateway.limits import Permit
-from berth_gateway.relay import Relay, Relayed
+from berth_gateway.relay import Relayed
+from berth_gateway.relays import relay_for
 from berth_gateway.route import Address, address
 from berth_gateway.spool import SpoolFull
 from berth_gateway.upstream import Upstream
@@ -52,7 +53,7 @@ class Exchange:
         self._retried_stale = False
         self._status = 0
         self._error = b""
-        self._relay = Relay(facts)
+        self._relay = relay_for(facts)
         self._held: list[bytes] = []  # events before the first content: they wait with the head
         self._committed = False
         self._settled = False
@@ -81,7 +82,7 @@ class Exchange:
             return
         where = self._where = address(replica)
         if self._tried or self._retried_stale:
-            self._relay = Relay(facts)
+            self._relay = relay_for(facts)
         self._held.clear()
         self._status, self._error = 0, b""
         router.begin(where)
@@ -90,7 +91,13 @@ class Exchange:
         self._upstream.ask(
             self,
             write_request(
-                facts.endpoint.path, replica.host, replica.port, replica.secret, facts.request_id, facts.prepared.body
+                facts.prepared.path,
+                replica.host,
+                replica.port,
+                replica.secret,
+                facts.request_id,
+                facts.prepared.body,
+                facts.prepared.content_type,
             ),
         )
 
@@ -109,7 +116,7 @@ class Exchange:
 
     def answered(self, head: ResponseHead) -> None:
         self._status = head.status
-        if head.status == 200 and not head.content_type.startswith(b"text/event-stream"):
+        if head.status == 200 and not head.content_type.startswith(self._relay.media):
             self._status = 500  # not a stream although one was asked for
 
     def payload(self, data: bytes) -> None:
@@ -203,7 +210,7 @@ class Exchange:
             if not (self._may_retry() and self._retry_elsewhere(where, "busy")):
                 self._fail("overloaded", f"{self.facts.route.name} is busy.")
             return
-        refusal = read_refusal(self._status, self._error, self.facts.endpoint.name)
+        refusal = read_refusal(self._status, self._error, self.facts.endpoint.prompt_field)
         if refusal is None:
             self._engine_fault()
             return
@@ -249,7 +256,7 @@ class Exchange:
         if not self._committed:
             self._client.refuse(refusal)
             return
-        event = b"data: %b\n\n" % error_body(refusal.message, refusal.type, refusal.param, refusal.code)
+        event = self._relay.error_event(refusal)
         self._client.stream(b"".join(self._held) + event, last=True)
 
     # From the client, the clock and the gateway

@@ -190,11 +190,13 @@ def read_response(data: bytes) -> ResponseHead | None:
     )
 
 
-def write_request(path: str, host: str, port: int, secret: str, request_id: str, body: bytes) -> bytes:
+def write_request(
+    path: str, host: str, port: int, secret: str, request_id: str, body: bytes, content_type: str = "application/json"
+) -> bytes:
     """The head and body that an engine gets. Nothing of the client's head is in it."""
     return (
         f"POST {path} HTTP/1.1\r\nhost: {host}:{port}\r\nauthorization: Bearer {secret}\r\n"
-        f"content-type: application/json\r\nx-request-id: {request_id}\r\ncontent-length: {len(body)}\r\n\r\n"
+        f"content-type: {content_type}\r\nx-request-id: {request_id}\r\ncontent-length: {len(body)}\r\n\r\n"
     ).encode("latin-1") + body
 
 

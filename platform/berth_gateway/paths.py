@@ -6,8 +6,9 @@ import re
 from dataclasses import dataclass
 from urllib.parse import unquote
 
+from berth_gateway.endpoint import Endpoint
 from berth_gateway.errors import Refusal
-from berth_gateway.surface import ENDPOINTS, Endpoint
+from berth_gateway.surface import ENDPOINTS
 
 _AUTHORITY = re.compile(r"https?://[^/?#]*", re.IGNORECASE)
 _KNOWN_TAILS = ("/chat/completions", "/completions", "/models")

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import msgspec
 
-from berth_gateway.account import Facts
+from berth_gateway.account import Facts, Reader
 from berth_gateway.aggregate import Aggregate, usage_json
 from berth_gateway.chunks import ChunkReader, EngineFault
+from berth_gateway.errors import Refusal
 from berth_gateway.meter import Counts
 from berth_gateway.sse import EventSplitter, EventTooLarge
 
+EVENT_STREAM = b"text/event-stream"
 DONE = b"data: [DONE]\n\n"
 
 
@@ -24,13 +27,45 @@ class Relayed:
     fault: bool = False
 
 
-class Relay:
-    """One engine answer. A retry on another replica gets a new one."""
+class AnyRelay(Protocol):
+    """One engine answer, whatever its form. A retry on another replica gets a new one.
 
-    __slots__ = ("_aggregate", "_before", "_facts", "_splitter", "answer_id", "reader")
+    `media`: the content type an answer begins with, or it is none. `reader`: what it knows of tokens.
+    """
+
+    @property
+    def media(self) -> bytes: ...
+
+    @property
+    def reader(self) -> Reader: ...
+
+    def feed(self, data: bytes) -> Relayed:
+        """Bytes of the answer, in any pieces."""
+
+    def feed_framed(self, data: bytes) -> bytes | None:
+        """`feed` for one whole HTTP chunk, if that is a short cut; None if not. Raises EngineFault."""
+
+    def finish(self) -> Relayed:
+        """At the end of the engine's bytes."""
+
+    def last_events(self, usage: Counts) -> bytes:
+        """What ends a stream."""
+
+    def answer(self, usage: Counts) -> bytes | None:
+        """The whole answer for a client that does not stream; None for one that does."""
+
+    def error_event(self, refusal: Refusal) -> bytes:
+        """A failure in the middle of a stream."""
+
+
+class Relay:
+    """Choices, as chat/completions and completions have them. A retry on another replica gets a new one."""
+
+    __slots__ = ("_aggregate", "_before", "_facts", "_splitter", "answer_id", "media", "reader")
 
     def __init__(self, facts: Facts) -> None:
         endpoint = facts.endpoint
+        self.media = EVENT_STREAM
         self.reader = ChunkReader()
         self.answer_id = f"{endpoint.id_prefix}{facts.event_id.replace('-', '')}"
         self._facts = facts
@@ -107,3 +142,6 @@ class Relay:
             model=self._facts.route.name,
             usage=usage,
         )
+
+    def error_event(self, refusal: Refusal) -> bytes:
+        return b"data: %b\n\n" % refusal.body()

@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 from berth_gateway.account import Facts
 from berth_gateway.admit import Caller
 from berth_gateway.chunks import ChunkReader, EngineFault
+from berth_gateway.endpoint import Prepared
 from berth_gateway.meter import Counts
 from berth_gateway.relay import Relay, Relayed
-from berth_gateway.surface import ENDPOINTS, Prepared
+from berth_gateway.surface import ENDPOINTS
 from tests.gateway.harness import World, chat_chunk, chat_events, completion_events, event, timings, usage
 
 WORLD = World()
@@ -30,7 +31,7 @@ def relay(*, stream: bool = True, include_usage: bool = False, endpoint: Any = C
             caller=Caller(WORLD.keys[0], WORLD.org),
             route=ROUTE,
             endpoint=endpoint,
-            prepared=Prepared(b"{}", stream, include_usage, 1, 100),
+            prepared=Prepared(b"{}", stream, include_usage, 1, 100, endpoint.path),
             accepted_at=1_800_000_000.5,
             started=0.0,
         )

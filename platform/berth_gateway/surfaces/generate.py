@@ -30,7 +30,7 @@ def prepare(endpoint: Endpoint, body: Body, route: Route) -> Prepared:
         checks.check_chat(values, route)
     else:
         prompts = checks.check_prompt(values, route)
-    if route.engine == "llamacpp" and candidates > 1:
+    if route.engine not in checks.MANY_PROMPTS and candidates > 1:
         raise Refusal(
             "unsupported_value",
             "This model gives one choice a request: 'n' must be 1. Send several requests.",

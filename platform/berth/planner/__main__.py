@@ -25,6 +25,8 @@ from berth.planner.report import as_plain, lines
 from berth.planner.survey import Fixed, survey
 from berth.planner.tables import parse
 
+LISTS = ("engines", "tiers", "regions", "features")
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     given = _parser().parse_args(arguments)
@@ -55,7 +57,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m berth.planner", description="What would run a model, and why.")
     parser.add_argument("model", help="a public model's name, or a folder or file with its config.json")
     for name in Demand.__struct_fields__:
-        if name in ("engines", "tiers", "features"):
+        if name in LISTS:
             parser.add_argument(f"--{name}", default=None, help="comma-separated")
         else:
             parser.add_argument(f"--{name.replace('_', '-')}", default=None)
@@ -73,7 +75,7 @@ def _wishes(given: argparse.Namespace, kind: type[Demand]) -> dict[str, Any]:
         value = getattr(given, name)
         if value is None:
             continue
-        if name in ("engines", "tiers", "features"):
+        if name in LISTS:
             wishes[name] = tuple(part.strip() for part in value.split(",") if part.strip())
         elif name == "quality":
             wishes[name] = value

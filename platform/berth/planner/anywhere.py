@@ -72,9 +72,11 @@ def what_it_takes(
     *,
     formats: Iterable[str] = (),
     here: Sequence[Station] = (),
+    losses: Mapping[str, float] | None = None,
     rejected: int = 50,
 ) -> dict[str, Any]:
     """`formats`: what the model is there in ("Q4_K_M", "BF16"). `here`: stations of this installation beside those of the market.
-    `rejected`: how many of the options that were turned down are told, nearest first."""
-    found: Survey = survey(model, demand, fixed=fixed, market=(*here, *stations()), existing=formats)
+    `losses`: measured of this model by format, from 0 to 1. `rejected`: how many of the options that were turned down are told,
+    nearest first."""
+    found: Survey = survey(model, demand, fixed=fixed, market=(*here, *stations()), existing=formats, losses=losses)
     return as_plain(found, turned=rejected) | {"considered": len(found.turned) + (found.chosen is not None)}

@@ -69,8 +69,9 @@ def margins(engine: str, model: ModelFacts) -> tuple[float, float]:
     return float(table["speed"][engine]) * wider, float(table["first"][engine]) * wider
 
 
-def assess(option: Option, place: Placement, demand: Demand) -> Assessed | Reason:
-    loss = score_loss(place.model, place.scheme)
+def assess(option: Option, place: Placement, demand: Demand, measured: float | None = None) -> Assessed | Reason:
+    """`measured`: the loss of quality that was measured of this very model in this format."""
+    loss = score_loss(place.model, place.scheme) if measured is None else measured
     against = _before(option, place, demand, loss)
     if against is not None:
         return against

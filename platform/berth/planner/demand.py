@@ -43,6 +43,7 @@ class Demand(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     cached_share: Annotated[float, msgspec.Meta(ge=0, le=0.99)] = 0.0  # of prompt tokens that a prefix cache answers
     engines: tuple[str, ...] = ()  # allowed; none named: all
     tiers: tuple[str, ...] = ()
+    regions: tuple[str, ...] = ()
     features: tuple[str, ...] = ()  # lora, tools, json_schema, vision …
     most_replicas: Annotated[int, msgspec.Meta(ge=1, le=256)] = 64
     spare_replicas: Annotated[int, msgspec.Meta(ge=0)] = 0  # that may fail while the needs are still met

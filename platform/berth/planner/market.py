@@ -21,6 +21,7 @@ class Station(msgspec.Struct, frozen=True, eq=False):
     counts: tuple[int, ...]
     price: Decimal | None  # US dollars an hour and device; None: not priced
     source: str
+    regions: tuple[str, ...] = ()  # where the price holds; none: not told
     here: bool = False  # a provider of this installation offers it: other tiers are planned, not deployed
 
 
@@ -49,5 +50,6 @@ def _station(entry: Mapping[str, Any]) -> Station:
         counts=tuple(entry.get("counts", (1,))),
         price=None if price is None else Decimal(str(price)),
         source=entry.get("source", ""),
+        regions=tuple(entry.get("regions", ())),
         here=bool(entry.get("here", False)),
     )

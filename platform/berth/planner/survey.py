@@ -5,7 +5,7 @@ Pure and deterministic. What does not fit, does not divide or is not supported i
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from decimal import Decimal
 
 import msgspec
@@ -78,8 +78,10 @@ def survey(
     fixed: Fixed | None = None,
     market: Sequence[Station] | None = None,
     existing: Iterable[str] = (),
+    losses: Mapping[str, float] | None = None,
 ) -> Survey:
-    """`market`: the tiers to plan on; none given: those of data/tiers.toml. `existing`: the weight formats that the model is there in."""
+    """`market`: the tiers to plan on; none given: those of data/tiers.toml. `existing`: the weight formats that the model is there
+    in. `losses`: what was measured of this very model by format, instead of what others lost."""
     asked = fixed or Fixed()
     everywhere = stations() if market is None else tuple(market)
     fits: list[Assessed] = []
@@ -89,7 +91,7 @@ def survey(
         if cheapest is not None and (option.least is None or option.least > FAR_DEARER * cheapest):
             turned.append(Turned(option, _far_dearer(option, cheapest)))
             continue
-        for tried, found in _tries(option, model, demand, asked):
+        for tried, found in _tries(option, model, demand, asked, losses or {}):
             if isinstance(found, Assessed):
                 fits.append(found)
                 if found.per_hour is not None:
@@ -122,7 +124,7 @@ def _far_dearer(option: Option, cheapest: Decimal) -> Reason:
 
 
 def _tries(
-    option: Option, model: ModelFacts, demand: Demand, fixed: Fixed
+    option: Option, model: ModelFacts, demand: Demand, fixed: Fixed, losses: Mapping[str, float]
 ) -> Iterator[tuple[Option, Assessed | Reason]]:
     """With a 16-bit cache, and with an 8-bit one where the cache was what was short."""
     against = _left_out(option, demand, fixed)
@@ -131,7 +133,7 @@ def _tries(
         return
     wanted = fixed.kv_bits or 16
     first = msgspec.structs.replace(option, kv_bits=wanted) if wanted != 16 else option
-    found = _try(first, model, demand)
+    found = _try(first, model, demand, losses)
     yield first, found
     if (
         fixed.kv_bits is None
@@ -139,14 +141,14 @@ def _tries(
         and found.code in ("context_too_long_for_memory", "memory_short")
     ):
         smaller = msgspec.structs.replace(option, kv_bits=8)
-        again = _try(smaller, model, demand)
+        again = _try(smaller, model, demand, losses)
         if isinstance(again, Assessed):
             yield smaller, again
 
 
-def _try(option: Option, model: ModelFacts, demand: Demand) -> Assessed | Reason:
+def _try(option: Option, model: ModelFacts, demand: Demand, losses: Mapping[str, float]) -> Assessed | Reason:
     placed = place(option, model)
-    return placed if isinstance(placed, Reason) else assess(option, placed, demand)
+    return placed if isinstance(placed, Reason) else assess(option, placed, demand, losses.get(option.scheme))
 
 
 def _left_out(option: Option, demand: Demand, fixed: Fixed) -> Reason | None:
@@ -162,6 +164,9 @@ def _left_out(option: Option, demand: Demand, fixed: Fixed) -> Reason | None:
         return reason(
             "engine_not_allowed", f"{option.engine} is not among the engines that are allowed.", engine=option.engine
         )
+    if demand.regions and not set(demand.regions) & set(option.station.regions):
+        told = ", ".join(option.station.regions) or "no region that is known"
+        return reason("elsewhere", f"{option.station.key} is offered in {told}, not in {', '.join(demand.regions)}.")
     if demand.tiers and option.station.key not in demand.tiers:
         return reason(
             "tier_not_allowed",

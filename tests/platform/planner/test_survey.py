@@ -251,6 +251,25 @@ def test_when_nothing_fits_single_changes_that_were_tried_are_named() -> None:
     )
 
 
+def test_what_was_measured_of_this_very_model_goes_before_what_others_lost() -> None:
+    model = model_by_name("mistral-7b")
+    assert model is not None
+    fixed, best = Fixed(scheme="Q4_K_M"), Demand(users=2, quality="best")
+    assert survey(model, best, fixed=fixed).chosen is None
+    found = survey(model, best, fixed=fixed, losses={"Q4_K_M": 0.004}).chosen
+    assert found is not None
+    assert found.loss == 0.004
+
+
+def test_a_region_leaves_out_what_is_not_known_to_be_there() -> None:
+    model = model_by_name("mistral-7b")
+    assert model is not None
+    found = survey(model, Demand(users=2, regions=("us-east",)))
+    assert found.chosen is not None
+    assert "us-east" in found.chosen.option.station.regions
+    assert any("no region that is known" in each.why.message for each in found.turned)
+
+
 def test_a_pin_says_what_it_costs_against_the_free_plan() -> None:
     model = model_by_name("mistral-7b")
     assert model is not None

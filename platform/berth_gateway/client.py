@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import Enum, auto
 from typing import TYPE_CHECKING
 
-from berth_gateway import admit, cors, dispatch
+from berth_gateway import admit, cors, dialect, dispatch
 from berth_gateway.account import Facts
 from berth_gateway.demand import demand_of
 from berth_gateway.errors import Refusal
@@ -233,7 +233,8 @@ class Client:
         unread = self._state in (State.HEAD, State.BODY) and self._head is not None and not self._skip_body()
         close = refusal.close or unread or self._head is None
         self._gateway.refused(refusal, self._request_id, self._head)
-        self._reply(refusal.status, dispatch.JSON, refusal.body(), refusal.headers(), close=close)
+        status, body = dialect.error_answer(refusal, self._head, self._request_id)
+        self._reply(status, dispatch.JSON, body, refusal.headers(), close=close)
 
     def _skip_body(self) -> bool:
         """Whether the rest of this request's body is at hand and has been passed over."""
@@ -262,7 +263,7 @@ class Client:
             return
         head = self._head
         close = close or head is None or not head.keep_alive or self._gateway.draining
-        data = write_response(status, kind, len(body), self._request_id, close=close, more=more + self._cors())
+        data = write_response(status, kind, len(body), self._request_id, close=close, more=more + self._common())
         wire.write(data if head is not None and head.method == "HEAD" else data + body)
         self._finish(close=close)
 
@@ -277,7 +278,7 @@ class Client:
         if not self._streaming:
             self._streaming = True
             close = not head.keep_alive or self._gateway.draining
-            out = write_stream(self._request_id, chunked=chunked, close=close, more=self._timing() + self._cors()) + out
+            out = write_stream(self._request_id, chunked=chunked, close=close, more=self._timing() + self._common()) + out
         if last:
             self._exchange = None
         wire.write(out)
@@ -315,11 +316,12 @@ class Client:
         if wire is not None:
             wire.abort()
 
-    def _cors(self) -> bytes:
+    def _common(self) -> bytes:
         head = self._head
+        lines = dialect.lines(head, self._request_id)
         if head is None or head.origin is None:
-            return b""
-        return cors.lines(head.origin, listed=self._known_origin())
+            return lines
+        return lines + cors.lines(head.origin, listed=self._known_origin())
 
     def _known_origin(self) -> bool:
         return self._head is not None and cors.is_listed(self._head.origin, self._gateway.store.view, self._caller)

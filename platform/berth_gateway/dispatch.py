@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from berth_gateway import admit, cors, listing, paths, surface
+from berth_gateway import admit, cors, dialect, listing, paths, surface
 from berth_gateway.account import Facts
 from berth_gateway.endpoint import Endpoint
 from berth_gateway.errors import Refusal
@@ -37,7 +37,7 @@ def judge_head(
     `admin`: the connection came in on the port for metrics, where there is nothing else.
     """
     admit.refuse_key_in_url(head.target)
-    place = paths.find(head.target)
+    place = paths.find(head.target, anthropic=dialect.is_anthropic(head))
     shows_metrics = admin or (loopback and gateway.config.metrics_on_main_port)
     if (place.kind == "metrics" and not shows_metrics) or (place.kind != "metrics" and admin):
         raise Refusal("unknown_url", "Unknown URL.")
@@ -84,8 +84,9 @@ def answer_at_once(gateway: Gateway, place: Place, caller: admit.Caller | None) 
         return Answer(200, JSON, b'{"status":"ready"}')
     view = gateway.usable_view()
     if place.kind == "models":
-        return Answer(200, JSON, gateway.encode(listing.all_models(view, caller)))
-    return Answer(200, JSON, gateway.encode(listing.one_model(view, caller, place.model or "")))
+        return Answer(200, JSON, gateway.encode(listing.all_models(view, caller, anthropic=place.anthropic)))
+    one = listing.one_model(view, caller, place.model or "", anthropic=place.anthropic)
+    return Answer(200, JSON, gateway.encode(one))
 
 
 def too_large(gateway: Gateway) -> Refusal:

@@ -70,6 +70,7 @@ REASONS = {
     204: "No Content",
     400: "Bad Request",
     401: "Unauthorized",
+    402: "Payment Required",
     403: "Forbidden",
     404: "Not Found",
     405: "Method Not Allowed",

@@ -26,6 +26,7 @@ MAX_LENGTH = 1 << 50
 
 _BARE_LF = re.compile(rb"(?<!\r)\n")
 _CLIENT_ID = re.compile(r"[A-Za-z0-9._-]{1,128}\Z")
+_DECIMAL = re.compile(rb"[0-9]{1,6}(?:\.[0-9]{1,6})?")
 
 
 class HeadError(Exception):
@@ -53,6 +54,8 @@ class RequestHead:
     preflight: bool
     client_request_id: str | None
     consumed: int
+    read_timeout: float | None = None  # seconds that the client waits for bytes of an answer, as it says itself
+    anthropic: bool = False  # it says which version of Anthropic's API it speaks
 
     @property
     def has_body(self) -> bool:
@@ -100,6 +103,8 @@ _WANTED = frozenset(
         b"transfer_encoding",
         b"transfer-encoding",
         b"access-control-request-method",
+        b"anthropic-version",
+        b"x-stainless-read-timeout",
     }
 )
 
@@ -139,7 +144,13 @@ def _request_head(parsed: Any) -> RequestHead:
         preflight=b"access-control-request-method" in found,
         client_request_id=client_id if _CLIENT_ID.match(client_id) else None,
         consumed=parsed.consumed,
+        read_timeout=_seconds(found.get(b"x-stainless-read-timeout", [b""])[0]),
+        anthropic=b"anthropic-version" in found,
     )
+
+
+def _seconds(text: bytes) -> float | None:
+    return float(text) if _DECIMAL.fullmatch(text.strip()) else None
 
 
 @dataclass(frozen=True, slots=True)

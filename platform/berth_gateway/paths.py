@@ -11,7 +11,7 @@ from berth_gateway.errors import Refusal
 from berth_gateway.surface import ENDPOINTS
 
 _AUTHORITY = re.compile(r"https?://[^/?#]*", re.IGNORECASE)
-_KNOWN_TAILS = ("/chat/completions", "/completions", "/models")
+_KNOWN_TAILS = ("/models", *(path.removeprefix("/v1") for path in ENDPOINTS if path.startswith("/v1/")))
 _PLAIN = {"/healthz": "health", "/readyz": "ready", "/metrics": "metrics"}
 
 
@@ -23,9 +23,10 @@ class Place:
     endpoint: Endpoint | None = None
     model: str | None = None
     allow: str = "GET, HEAD"
+    anthropic: bool = False  # of the shapes of /v1/models
 
 
-def find(target: str) -> Place:
+def find(target: str, *, anthropic: bool = False) -> Place:
     """The place a request target names, whatever the method. Raises Refusal (404)."""
     path = (
         _AUTHORITY.sub("", target, count=1).partition("?")[0]
@@ -38,9 +39,9 @@ def find(target: str) -> Place:
     if endpoint is not None:
         return Place("generate", endpoint=endpoint, allow="POST")
     if path == "/v1/models":
-        return Place("models")
+        return Place("models", anthropic=anthropic)
     if path.startswith("/v1/models/"):
-        return Place("model", model=unquote(path[len("/v1/models/") :]))
+        return Place("model", model=unquote(path[len("/v1/models/") :]), anthropic=anthropic)
     if path in _PLAIN:
         return Place(_PLAIN[path])
     raise Refusal("unknown_url", _hint(path))
@@ -55,7 +56,7 @@ def _hint(path: str) -> str:
         return "Unknown URL: it begins with two slashes. Set the base URL without a slash at its end."
     if path.startswith(_KNOWN_TAILS):
         return "Unknown URL: /v1 is missing. Set the base URL so that it ends in /v1."
-    return "Unknown URL. This gateway serves /v1/models, /v1/chat/completions and /v1/completions."
+    return f"Unknown URL. This gateway serves /v1/models, {', '.join(ENDPOINTS)}."
 
 
 def check_method(place: Place, method: str) -> None:

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from decimal import Decimal
 
+import msgspec
 import pytest
 
+from berth.billing.prices import set_price
+from berth.billing.rating import Prices
 from berth.deployments.models import Desired, State
 from berth.deployments.secrets import replica_secret
 from berth.orgs.tenancy import new_id
 from berth.publishing.routes import route_state
 from berth.publishing.snapshot import build, dashboard_origins
-from berth_gateway.contract import RouteState, Snapshot
+from berth_gateway.contract import Limits, MemberInfo, RouteState, Snapshot
 from tests import make
 
 pytestmark = pytest.mark.django_db
@@ -150,3 +154,37 @@ def test_time_left_is_the_usual_start_less_what_has_passed() -> None:
 )
 def test_route_state(state: str, desired: str, ready: bool, starting: bool, expected: RouteState) -> None:
     assert route_state(state, desired, any_ready=ready, any_starting=starting) is expected
+
+
+def test_limits_prices_and_budgets_are_published() -> None:
+    org = make.org(limit_rpm=100)
+    owner, limited = make.member(org, "owner"), make.member(org, "developer")
+    limited.limit_tpm = 9
+    limited.save()
+    key, _ = make.key(limited, limit_concurrency=2)
+    service, _ = make.key(owner, kind="service")
+    deployment = make.deployment(org, limit_tpm=5000)
+    budget = make.budget(org, period="day")
+    set_price(
+        Prices(Decimal("0.000001"), Decimal("0"), Decimal("0.000002")),
+        org=org,
+        valid_from=NOW + timedelta(hours=1),
+        now=NOW,
+    )
+    made = build(epoch=new_id(), version=1, now=NOW)
+    by_id = {each.key_id: each for each in made.keys}
+    assert by_id[str(key.pk)].limits == Limits(concurrency=2) and by_id[str(key.pk)].member_id == str(limited.pk)
+    assert by_id[str(service.pk)].limits is None and by_id[str(service.pk)].member_id is None
+    assert next(each for each in made.orgs if each.org_id == str(org.pk)).limits == Limits(rpm=100)
+    assert made.members == (MemberInfo(str(limited.pk), str(org.pk), Limits(tpm=9)),)
+    route = next(each for each in made.routes if each.deployment_id == str(deployment.pk))
+    assert route.limits == Limits(tpm=5000)
+    assert [(each.input, each.cached, each.output) for each in route.prices] == [
+        (150_000, 75_000, 600_000),
+        (1_000_000, 0, 2_000_000),
+    ]
+    assert route.prices[1].valid_from == (NOW + timedelta(hours=1)).timestamp()
+    (published,) = made.budgets
+    assert (published.budget_id, published.limit_pico) == (str(budget.pk), 100 * 10**12)
+    assert [period.name for period in published.periods] == ["2026-11-30", "2026-12-01", "2026-12-02"]
+    assert msgspec.msgpack.decode(msgspec.msgpack.encode(made), type=Snapshot) == made

@@ -46,11 +46,12 @@ class Facts:
     prepared: Prepared
     accepted_at: float
     started: float
+    patience: float | None = None  # seconds that its client can wait for an answer; None: it does not say
 
 
 def prompt_estimate(facts: Facts) -> int:
     """Prompt tokens of a request whose engine does not count them. An upload's bytes say nothing of its tokens."""
-    return 0 if facts.endpoint.multipart else meter.estimate_prompt(facts.prepared.body)
+    return 0 if facts.endpoint.multipart else meter.estimate_prompt(facts.prepared.size)
 
 
 def bill_of(facts: Facts, reader: Reader) -> meter.Bill:

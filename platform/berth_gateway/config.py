@@ -85,6 +85,8 @@ SETTINGS: tuple[Setting, ...] = (
         "15",
         "After this much silence a stream gets a comment, so that proxies keep it.",
     ),
+    Setting("BERTH_GATEWAY_QUEUE_LENGTH", "512", "Requests of one deployment that may wait for a replica; then 503."),
+    Setting("BERTH_GATEWAY_QUEUE_SECONDS", "30", "How long a request may wait while all replicas are busy; then 503."),
     Setting("BERTH_GATEWAY_DRAIN_SECONDS", "30", "How long running requests may go on after SIGTERM."),
     Setting("BERTH_GATEWAY_LOG_REQUESTS", "1", "1: one log line for each request, without content."),
 )
@@ -118,6 +120,8 @@ class Config:
     keepalive: float
     drain: float
     log_requests: bool
+    queue_length: int
+    queue_seconds: float
     workers: int = 1
     worker: int = 0
     tls_certificate: Path | None = None
@@ -169,6 +173,8 @@ class Config:
             keepalive=read.seconds("BERTH_GATEWAY_KEEPALIVE_SECONDS"),
             drain=read.seconds("BERTH_GATEWAY_DRAIN_SECONDS"),
             log_requests=read.flag("BERTH_GATEWAY_LOG_REQUESTS"),
+            queue_length=read.whole("BERTH_GATEWAY_QUEUE_LENGTH", 0, 1_000_000),
+            queue_seconds=read.seconds("BERTH_GATEWAY_QUEUE_SECONDS"),
             workers=read.whole("BERTH_GATEWAY_WORKERS", 1, 256),
             tls_certificate=certificate,
             tls_key=key,

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
+import msgspec
+
 from berth_gateway import meter
 from berth_gateway.account import Facts, bill_of, event_of
 from berth_gateway.chunks import EngineFault
-from berth_gateway.contract import Outcome, UsageEvent
+from berth_gateway.contract import Outcome, Replica, UsageEvent
 from berth_gateway.engine_errors import read_refusal
 from berth_gateway.errors import Refusal, not_ready
 from berth_gateway.head import ResponseHead, write_request
 from berth_gateway.limits import Permit
+from berth_gateway.places import Place
 from berth_gateway.relay import Relayed
 from berth_gateway.relays import relay_for
 from berth_gateway.route import Address, address
@@ -48,8 +51,9 @@ class Exchange:
         self.facts = facts
         self.permit = permit
         self._upstream: Upstream | None = None
-        self._where: Address | None = None
-        self._tried: set[Address] = set()
+        self._place: Place | None = None  # where it is with a replica, or waits for one
+        self._replica: Replica | None = None  # the last it was sent to
+        self._fresh = False  # the next try needs a connection of its own
         self._retried_stale = False
         self._status = 0
         self._error = b""
@@ -64,29 +68,31 @@ class Exchange:
     # Going upstream
 
     def start(self) -> None:
-        """Raises Refusal if the request cannot be put on record; then it is not accepted."""
+        """Raises Refusal if the request cannot be put on record, or too many wait; then it is not accepted."""
         try:
+            self._place = self._gateway.places.enter(self)
             self._gateway.spool.accept(self._account(Outcome.INTERRUPTED, 503, meter.NOTHING))
+        except Refusal:
+            self._gateway.gate.cancel(self.permit)
+            raise
         except SpoolFull:
             self._gateway.gate.cancel(self.permit)
             self._gateway.log.error("spool_full", request_id=self.facts.request_id)
             raise not_ready("The gateway cannot record usage right now. Try again shortly.") from None
         self._gateway.exchanges.add(self)
-        self._send(fresh=False)
+        self._gateway.places.seek(self._place)
 
-    def _send(self, *, fresh: bool) -> None:
-        facts, router = self.facts, self._gateway.router
-        replica = router.choose(facts.route, self._tried, self._gateway.now())
-        if replica is None:
-            self._fail("upstream_unavailable", f"No replica of {facts.route.name} could be reached.")
-            return
-        where = self._where = address(replica)
-        if self._tried or self._retried_stale:
-            self._relay = relay_for(facts)
-        self._held.clear()
-        self._status, self._error = 0, b""
-        router.begin(where)
-        pooled = None if fresh else router.take(where)
+    def _again(self, *, fresh: bool = False) -> None:
+        if self._place is not None:
+            self._relay, self._fresh = relay_for(self.facts), fresh
+            self._held.clear()
+            self._status, self._error = 0, b""
+            self._gateway.places.seek(self._place)
+
+    def placed(self, replica: Replica) -> None:
+        facts, where = self.facts, address(replica)
+        self._replica = replica
+        pooled = None if self._fresh else self._gateway.router.take(where)
         self._upstream = pooled if isinstance(pooled, Upstream) else Upstream(self._gateway, where)
         self._upstream.ask(
             self,
@@ -101,21 +107,34 @@ class Exchange:
             ),
         )
 
+    def turned_away(self, code: str, sentence: str, retry_after: int | None) -> None:
+        self._fail(code, sentence, retry_after=retry_after)
+
+    @property
+    def _where(self) -> Address | None:
+        return None if self._place is None else self._place.where
+
     def _leave_upstream(self, *, abort: bool) -> None:
         upstream, self._upstream = self._upstream, None
-        if self._where is not None:
-            self._gateway.router.end(self._where)
-            self._where = None
         if upstream is not None:
             if abort:
                 upstream.abort()
             else:
                 upstream.release()
+        if self._place is not None:
+            self._gateway.places.leave(self._place)
+
+    def _replica_failed(self, where: Address | None) -> None:
+        """Told before the place is given up, so that who waits for it does not go the same way."""
+        if where is not None:
+            self._gateway.router.failed(where, self._gateway.now())
 
     # From the replica
 
     def answered(self, head: ResponseHead) -> None:
         self._status = head.status
+        if head.status < 500 and self._where is not None:
+            self._gateway.router.health.answered(self._where)
         if head.status == 200 and not head.content_type.startswith(self._relay.media):
             self._status = 500  # not a stream although one was asked for
 
@@ -162,6 +181,8 @@ class Exchange:
     def ended(self) -> None:
         """The answer is whole as far as HTTP goes."""
         where = self._where
+        if self._status >= 500 or self._status == 429:
+            self._replica_failed(where)
         self._leave_upstream(abort=False)
         if self._status != 200:
             self._refused_by_engine(where)
@@ -175,14 +196,16 @@ class Exchange:
             self._engine_fault()
 
     def broken(self, *, answered: bool, reused: bool) -> None:
-        where = self._where
+        where, stale = self._where, reused and not answered and not self._retried_stale
+        if not stale:
+            self._replica_failed(where)
         self._leave_upstream(abort=True)
         if self._may_retry():
-            if reused and not answered and not self._retried_stale:
+            if stale:
                 # The engine closed an idle connection just as it was used: the request has not been looked at.
                 self._retried_stale = True
                 self._gateway.telemetry.retries.add("stale")
-                self._send(fresh=True)
+                self._again(fresh=True)
                 return
             if self._retry_elsewhere(where, "broken" if answered else "unreachable"):
                 return
@@ -194,14 +217,14 @@ class Exchange:
         return not self._settled and not self._relay.reader.pieces and not self._relay.reader.complete
 
     def _retry_elsewhere(self, where: Address | None, reason: str) -> bool:
-        if where is None or self._tried:
+        place = self._place
+        if where is None or place is None or place.tried:
             return False
-        self._tried.add(where)
-        self._gateway.router.failed(where, self._gateway.now())
-        if self._gateway.router.choose(self.facts.route, self._tried, self._gateway.now()) is None:
+        place.tried.add(where)
+        if not self._gateway.router.others(self.facts.route, place.tried):
             return False
         self._gateway.telemetry.retries.add(reason)
-        self._send(fresh=False)
+        self._again()
         return True
 
     def _refused_by_engine(self, where: Address | None) -> None:
@@ -243,10 +266,14 @@ class Exchange:
     def _engine_fault(self) -> None:
         self._fail("upstream_error", "The replica that served this request failed.")
 
-    def _fail(self, code: str, sentence: str, outcome: Outcome = Outcome.UPSTREAM_ERROR) -> None:
+    def _fail(
+        self, code: str, sentence: str, outcome: Outcome = Outcome.UPSTREAM_ERROR, retry_after: int | None = None
+    ) -> None:
         if self._settled:
             return
-        refusal = Refusal(code, f"{sentence} Request id: {self.facts.request_id}.")
+        param = "model" if code in ("model_loading", "deployment_paused") else None
+        sentence = f"{sentence} Request id: {self.facts.request_id}."
+        refusal = Refusal(code, sentence, param=param, retry_after=retry_after)
         self._settle(outcome, 200 if self._committed else refusal.status)
         self._leave_upstream(abort=True)
         self._end_with(refusal)
@@ -277,8 +304,9 @@ class Exchange:
 
     def tick(self, now: float) -> None:
         config = self._gateway.config
-        running = now - self.facts.started
-        if running > config.total or (self._first_token is None and running > config.first_byte):
+        sent_at = None if self._place is None else self._place.sent_at
+        silent = self._first_token is None and sent_at is not None and now - sent_at > config.first_byte
+        if silent or now - self.facts.started > config.total:
             self._fail("request_timeout", "The model did not answer in time.", Outcome.TIMEOUT)
         elif self.facts.prepared.stream and now - self._last_write >= config.keepalive:
             self._write(KEEP_ALIVE)
@@ -310,6 +338,8 @@ class Exchange:
 
     def _account(self, outcome: Outcome, status: int, bill: meter.Bill) -> UsageEvent:
         seconds = self._gateway.now() - self.facts.started
-        return event_of(
+        event = event_of(
             self.facts, self._gateway.config.name, outcome, status, bill, seconds=seconds, first_token=self._first_token
         )
+        revision = self._replica.revision if self._replica is not None else None
+        return event if revision in (None, event.revision) else msgspec.structs.replace(event, revision=revision)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -16,8 +16,11 @@ from berth_gateway.errors import Refusal, not_ready
 from berth_gateway.exchange import Exchange
 from berth_gateway.head import RequestHead
 from berth_gateway.limits import Gate
+from berth_gateway.load import Loads
 from berth_gateway.logs import Log
-from berth_gateway.route import Router
+from berth_gateway.places import Places
+from berth_gateway.route import Router, address
+from berth_gateway.shadow import Shadows
 from berth_gateway.snapshot import Store, Verdict, View
 from berth_gateway.spool import Spool
 from berth_gateway.telemetry import Telemetry
@@ -51,7 +54,10 @@ class Gateway:
         self.wall = wall
         self.router = Router()
         self.gate = Gate(now, wall)
-        self.telemetry = Telemetry(self._gauges())
+        self.places = Places(self)
+        self.loads = Loads(wall, self.places.waiting)
+        self.shadows = Shadows(self)
+        self.telemetry = Telemetry(self._gauges(), self._families())
         self.encode = msgspec.json.Encoder().encode
         self.clients: set[Client] = set()
         self.exchanges: set[Exchange] = set()
@@ -67,6 +73,8 @@ class Gateway:
         store, spool = self.store, self.spool
         return {
             "berth_gateway_in_flight": lambda: len(self.exchanges),
+            "berth_gateway_queued": self.places.all_waiting,
+            "berth_gateway_reserved_tokens": lambda: sum(x.permit.demand.tokens for x in self.exchanges),
             "berth_gateway_limits_waiting": lambda: len(self.gate.waiting),
             "berth_gateway_limits_contact": lambda: int(self.gate.connected),
             "berth_gateway_connections": lambda: len(self.clients),
@@ -77,6 +85,18 @@ class Gateway:
             "berth_gateway_snapshot_version": lambda: store.view.version if store.view else 0,
             "berth_gateway_snapshot_age_seconds": lambda: self.wall() - store.confirmed_at if store.view else -1,
         }
+
+    def _families(self) -> dict[str, Callable[[], Mapping[tuple[str, ...], float]]]:
+        return {
+            "berth_gateway_deployment_in_flight": lambda: {(d,): n for d, n in self.loads.in_flight().items()},
+            "berth_gateway_replica_up": self._replicas_up,
+        }
+
+    def _replicas_up(self) -> dict[tuple[str, ...], float]:
+        """Only of replicas in the applied snapshot, so that those that are gone are no labels."""
+        routes = self.store.view.routes.values() if self.store.view else ()
+        ill = self.router.health.is_ill
+        return {(r.deployment_id, each.name): float(not ill(address(each))) for r in routes for each in r.replicas}
 
     # Ids
 
@@ -130,14 +150,21 @@ class Gateway:
         self.spool.settle(event)
         self.gate.settle(exchange.permit, event)
         self.exchanges.discard(exchange)
+        self.loads.settled(event)
         telemetry, deployment = self.telemetry, event.deployment_id
+        telemetry.responses.add(deployment, f"{event.status // 100}xx")
         telemetry.requests.add(deployment, event.endpoint, event.outcome)
         telemetry.tokens.add(deployment, "prompt", by=event.prompt_tokens)
         telemetry.tokens.add(deployment, "completion", by=event.completion_tokens)
+        telemetry.tokens.add(deployment, "cached", by=event.cached_tokens)
+        telemetry.tokens.add(deployment, "reasoning", by=event.reasoning_tokens)
         telemetry.counted_by.add(event.counted_by)
         telemetry.duration.observe(event.duration_ms / 1000, deployment)
         if event.first_token_ms is not None:
             telemetry.first_token.observe(event.first_token_ms / 1000, deployment)
+            if event.completion_tokens > 1:
+                decode = max(0.0, event.duration_ms - event.first_token_ms) / 1000
+                telemetry.output_token.observe(decode / (event.completion_tokens - 1), deployment)
         if breach:
             telemetry.breaches.add(deployment)
         if self.config.log_requests:
@@ -181,12 +208,19 @@ class Gateway:
             self.router.keep_only(view.routes.values())
             self.limits_changed()
             self._cut_revoked(view)
+            self._routes_changed(view)
 
     def limits_changed(self) -> None:
         """A view was applied: its limits and budgets hold from the next request on."""
         view = self.store.view
         if view is not None:
             self.gate.apply(view.members, view.budgets)
+
+    def _routes_changed(self, view: View) -> None:
+        self.places.changed()
+        known = {route.deployment_id for route in view.routes.values()}
+        self.loads.keep_only(known)
+        self.telemetry.keep_only(known)
 
     def _cut_revoked(self, view: View) -> None:
         now = self.wall()
@@ -215,6 +249,9 @@ class Gateway:
             client.tick(now)
         for exchange in list(self.exchanges):
             exchange.tick(now)
+        self.router.workers = self.gate.workers
+        self.places.tick(now)
+        self.shadows.tick(now)
         for upstream, since in list(self.finishing.items()):
             if now - since > FINISHING_SECONDS:
                 upstream.abort()
@@ -231,6 +268,7 @@ class Gateway:
         """The end of a drain: what still runs is ended with an error its client can see."""
         for exchange in list(self.exchanges):
             exchange.cut("service_unavailable", "The gateway is stopping.")
+        self.shadows.end_all()
 
 
 def _no_dial(upstream: Upstream) -> None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Protocol
 
-from berth_gateway.contract import Replica, Route
+from berth_gateway import affinity
+from berth_gateway.contract import Replica, RevisionWeight, Route
+from berth_gateway.health import Health
 
 MAX_IDLE = 256  # kept connections to one replica
-REST_AFTER_FAILURE = 1.0  # seconds that an unreachable replica is passed over, if there is another
 
 Address = tuple[str, int, str]  # host, port, secret: one that restarts with a new secret is another replica
 
@@ -24,27 +25,86 @@ def address(replica: Replica) -> Address:
     return (replica.host, replica.port, replica.secret)
 
 
+def share(slots: int, workers: int) -> int:
+    """How many requests one of `workers` gateways sends to a replica with `slots` at most: together never twice as many, so that
+    little waits within engines, and one alone all of them, so that none is left unused."""
+    return max(1, -(-2 * slots // (workers + 1)))
+
+
 class Router:
-    """Counts what is in flight to each replica and keeps its idle connections, the last used on top."""
+    """Counts what is in flight to each replica, knows which have failed, and keeps idle connections, the last used on top."""
 
     def __init__(self) -> None:
+        self.health: Health[Address] = Health()
+        self.workers = 1  # gateways that share the replicas
         self._idle: dict[Address, list[Pooled]] = {}
         self._in_flight: dict[Address, int] = {}
-        self._failed_at: dict[Address, float] = {}
+        self._splits: dict[str, dict[int, int]] = {}  # deployment -> revision -> what it is owed
         self._turn = 0
 
-    def choose(self, route: Route, tried: Collection[Address], now: float) -> Replica | None:
-        """The replica with the fewest requests in flight; ties take turns. None when all have been tried."""
-        open_ = [r for r in route.replicas if address(r) not in tried]
-        rested = [r for r in open_ if now - self._failed_at.get(address(r), -1e9) >= REST_AFTER_FAILURE] or open_
-        if not rested:
+    # Choosing
+
+    def choose(
+        self, route: Route, tried: Collection[Address], now: float, lead: Callable[[], bytes] | None = None
+    ) -> Replica | None:
+        """A replica with room, of the revision whose turn it is; there the one that `lead` prefers, unless it has more than its part in
+        flight; without `lead` the one with the fewest. Ties take turns. None: all are full or have been tried."""
+        if len(route.replicas) == 1 and not tried:
+            only = route.replicas[0]
+            return only if self._has_room(only) else None
+        open_ = [r for r in route.replicas if not tried or address(r) not in tried]
+        well = [r for r in open_ if self.health.usable(address(r), now)]
+        if not well and open_:
+            # All have failed: better to ask the one that has rested longest than nobody.
+            well = [min(open_, key=lambda r: self.health.rests_until(address(r)))]
+        room = [r for r in well if self._has_room(r)]
+        if not room:
             return None
+        if route.weights:
+            revision = self._revision(route, room)
+            room = [r for r in room if (r.revision or route.revision) == revision]
+            well = [r for r in well if (r.revision or route.revision) == revision]
+        if lead is not None and len(room) > 1:
+            limit = affinity.bound(sum(map(self.load, well)), len(well))
+            found = affinity.prefer(lead(), room, _name, self.load, limit)
+            if found is not None:
+                return found
+        return self._fewest(room)
+
+    def others(self, route: Route, tried: Collection[Address]) -> bool:
+        """Whether there is a replica that was not tried, full or not."""
+        return any(address(r) not in tried for r in route.replicas)
+
+    def _fewest(self, room: Sequence[Replica]) -> Replica:
         self._turn += 1
-        turn = self._turn % len(rested)
-        return min(rested[turn:] + rested[:turn], key=lambda r: self._in_flight.get(address(r), 0))
+        turn = self._turn % len(room)
+        return min([*room[turn:], *room[:turn]], key=self.load)
+
+    def _has_room(self, replica: Replica) -> bool:
+        return replica.slots is None or self.load(replica) < share(replica.slots, self.workers)
+
+    def _revision(self, route: Route, room: Sequence[Replica]) -> int:
+        """Whose turn it is by weight, among the revisions that can take a request: smooth weighted round robin, exact over any
+        stretch of requests."""
+        here = {replica.revision or route.revision for replica in room}
+        weights = [w for w in route.weights if w.revision in here and w.weight > 0]
+        if not weights:  # those with a share cannot take it, but somebody can
+            weights = [RevisionWeight(max(here), 1)]
+        owed = self._splits.setdefault(route.deployment_id, {})
+        for each in weights:
+            owed[each.revision] = owed.get(each.revision, 0) + each.weight
+        chosen = max(weights, key=lambda each: owed[each.revision]).revision
+        owed[chosen] -= sum(each.weight for each in weights)
+        return chosen
+
+    # Counting
+
+    def load(self, replica: Replica) -> int:
+        return self._in_flight.get(address(replica), 0)
 
     def begin(self, where: Address) -> None:
         self._in_flight[where] = self._in_flight.get(where, 0) + 1
+        self.health.sent(where)
 
     def end(self, where: Address) -> None:
         left = self._in_flight.get(where, 0) - 1
@@ -52,9 +112,15 @@ class Router:
             self._in_flight[where] = left
         else:
             self._in_flight.pop(where, None)
+        self.health.left(where)
 
     def failed(self, where: Address, now: float) -> None:
-        self._failed_at[where] = now
+        self.health.failed(where, now)
+
+    def in_flight(self) -> int:
+        return sum(self._in_flight.values())
+
+    # Connections
 
     def take(self, where: Address) -> Pooled | None:
         idle = self._idle.get(where)
@@ -76,12 +142,21 @@ class Router:
 
     def keep_only(self, routes: Iterable[Route]) -> None:
         """Closes idle connections to replicas that no route names any more."""
-        known = {address(r) for route in routes for r in route.replicas}
+        known: set[Address] = set()
+        split: set[str] = set()
+        for route in routes:
+            known.update(address(r) for r in route.replicas)
+            if route.shadow is not None:
+                known.update(address(r) for r in route.shadow.replicas)
+            if route.weights:
+                split.add(route.deployment_id)
         for where in [w for w in self._idle if w not in known]:
             for connection in self._idle.pop(where):
                 connection.discard()
-        for where in [w for w in self._failed_at if w not in known]:
-            del self._failed_at[where]
+        self.health.keep_only(known)
+        for deployment in [d for d in self._splits if d not in split]:
+            del self._splits[deployment]
 
-    def in_flight(self) -> int:
-        return sum(self._in_flight.values())
+
+def _name(replica: Replica) -> str:
+    return replica.name

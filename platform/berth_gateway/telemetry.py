@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass
 
 SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300)
@@ -27,6 +27,9 @@ class Counter:
     def lines(self) -> list[str]:
         return [f"{self.name}{_labels(self.labels, v)} {n:g}" for v, n in sorted(self._values.items())]
 
+    def forget(self, gone: Callable[[tuple[str, ...]], bool]) -> None:
+        self._values = {labels: value for labels, value in self._values.items() if not gone(labels)}
+
 
 class Gauge:
     """Read when asked."""
@@ -38,6 +41,20 @@ class Gauge:
 
     def lines(self) -> list[str]:
         return [f"{self.name} {self._read():.17g}"]
+
+
+class Gauges:
+    """Read when asked: one number for each combination of labels that there is at that moment."""
+
+    kind = "gauge"
+
+    def __init__(
+        self, name: str, help_: str, labels: tuple[str, ...], read: Callable[[], Mapping[tuple[str, ...], float]]
+    ) -> None:
+        self.name, self.help, self.labels, self._read = name, help_, labels, read
+
+    def lines(self) -> list[str]:
+        return [f"{self.name}{_labels(self.labels, v)} {n:g}" for v, n in sorted(self._read().items())]
 
 
 class Histogram:
@@ -68,6 +85,10 @@ class Histogram:
             out.append(f"{self.name}_count{_labels(self.labels, values)} {total}")
         return out
 
+    def forget(self, gone: Callable[[tuple[str, ...]], bool]) -> None:
+        for values in [each for each in self._counts if gone(each)]:
+            del self._counts[values], self._sums[values]
+
 
 def _labels(names: tuple[str, ...], values: tuple[str, ...]) -> str:
     if not names:
@@ -80,7 +101,7 @@ class Metric:
     """One metric as it is documented. `labels` have values from closed lists: deployment ids, outcomes, codes."""
 
     name: str
-    kind: type[Counter | Gauge | Histogram]
+    kind: type[Counter | Gauge | Gauges | Histogram]
     help: str
     labels: tuple[str, ...] = ()
 
@@ -96,6 +117,15 @@ METRICS = (
     Metric("berth_gateway_tokens_total", Counter, "Tokens metered.", ("deployment", "kind")),
     Metric("berth_gateway_first_token_seconds", Histogram, "Time to the first token.", ("deployment",)),
     Metric("berth_gateway_request_seconds", Histogram, "Time to the last byte.", ("deployment",)),
+    Metric("berth_gateway_responses_total", Counter, "Accepted requests, by class of status.", ("deployment", "class")),
+    Metric(
+        "berth_gateway_output_token_seconds",
+        Histogram,
+        "Mean time for each token behind the first of an answer.",
+        ("deployment",),
+    ),
+    Metric("berth_gateway_queue_seconds", Histogram, "Time until a request went to a replica.", ("deployment",)),
+    Metric("berth_gateway_shadows_total", Counter, "Copies of requests, by how they ended.", ("deployment", "outcome")),
     Metric("berth_gateway_retries_total", Counter, "Requests sent to a replica a second time.", ("reason",)),
     Metric(
         "berth_gateway_usage_breaches_total",
@@ -109,6 +139,15 @@ METRICS = (
     Metric("berth_gateway_valkey_failures_total", Counter, "Attempts that Valkey did not answer.", ("job",)),
     Metric("berth_gateway_cut_total", Counter, "Running requests that the gateway ended.", ("reason",)),
     Metric("berth_gateway_in_flight", Gauge, "Accepted requests that run."),
+    Metric("berth_gateway_queued", Gauge, "Requests that wait for a replica."),
+    Metric("berth_gateway_reserved_tokens", Gauge, "Tokens that running requests may use at most."),
+    Metric("berth_gateway_deployment_in_flight", Gauges, "Requests that are with a replica now.", ("deployment",)),
+    Metric(
+        "berth_gateway_replica_up",
+        Gauges,
+        "1: it answers; 0: it failed and rests or is tried.",
+        ("deployment", "replica"),
+    ),
     Metric("berth_gateway_connections", Gauge, "Open client connections."),
     Metric("berth_gateway_limits_waiting", Gauge, "Requests that wait for a share of a limit or budget."),
     Metric("berth_gateway_limits_contact", Gauge, "1: limits and budgets are shared through Valkey; 0: it is away."),
@@ -124,9 +163,13 @@ METRICS = (
 
 
 class Telemetry:
-    """Everything the gateway counts. `gauges` reads the gauges' numbers when /metrics is asked for."""
+    """Everything the gateway counts. `gauges` and `families` read the gauges' numbers when /metrics is asked for."""
 
-    def __init__(self, gauges: Mapping[str, Callable[[], float]]) -> None:
+    def __init__(
+        self,
+        gauges: Mapping[str, Callable[[], float]],
+        families: Mapping[str, Callable[[], Mapping[tuple[str, ...], float]]],
+    ) -> None:
         known = {metric.name: metric for metric in METRICS}
 
         def counter(name: str) -> Counter:
@@ -142,6 +185,10 @@ class Telemetry:
         self.tokens = counter("tokens_total")
         self.first_token = histogram("first_token_seconds")
         self.duration = histogram("request_seconds")
+        self.responses = counter("responses_total")
+        self.output_token = histogram("output_token_seconds")
+        self.queue = histogram("queue_seconds")
+        self.shadows = counter("shadows_total")
         self.retries = counter("retries_total")
         self.breaches = counter("usage_breaches_total")
         self.counted_by = counter("counted_total")
@@ -149,9 +196,20 @@ class Telemetry:
         self.shipped = counter("usage_shipped_total")
         self.link_failures = counter("valkey_failures_total")
         self.cut = counter("cut_total")
-        self._gauges = [
+        self._gauges: list[Gauge | Gauges] = [
             Gauge(metric.name, metric.help, gauges[metric.name]) for metric in METRICS if metric.kind is Gauge
         ]
+        self._gauges += [
+            Gauges(metric.name, metric.help, metric.labels, families[metric.name])
+            for metric in METRICS
+            if metric.kind is Gauges
+        ]
+
+    def keep_only(self, deployments: Container[str]) -> None:
+        """Forgets what was counted for deployments that are gone, so that labels do not pile up."""
+        for metric in vars(self).values():
+            if isinstance(metric, Counter | Histogram) and metric.labels[:1] == ("deployment",):
+                metric.forget(lambda labels: labels[0] not in deployments)
 
     def text(self) -> bytes:
         out: list[str] = []

@@ -113,9 +113,14 @@ def _used(point: Measurement, sections: Sections) -> tuple[float, Placement]:
     return resident(place, batch=batch, prompt=point.input or 0, length=length or 2048), place
 
 
+PAGED = ("vllm", "vllm_v0", "sglang", "tensorrt_llm", "tensorrt_llm_v0")
+
+
 @answers("gpu_memory_used")
 def _memory_used(point: Measurement, sections: Sections) -> Answer:
-    used, _ = _used(point, sections)
+    used, place = _used(point, sections)
+    if place.engine in PAGED:  # they fill what they are given
+        used = _utilisation(point, place) * place.gpu.usable * place.devices
     # What these pages call GB and MB is what PyTorch prints: divided by 1024.
     return Answer(used / {"GB": 1024.0**3, "MB": 1024.0**2}.get(point.unit, _UNITS.get(point.unit, 1.0)))
 
@@ -123,7 +128,13 @@ def _memory_used(point: Measurement, sections: Sections) -> Answer:
 @answers("fits")
 def _fits(point: Measurement, sections: Sections) -> Answer:
     used, place = _used(point, sections)
-    return Answer(1.0 if used * FIT_MARGIN / place.devices <= place.gpu.usable else 0.0)
+    if place.engine not in PAGED:
+        return Answer(1.0 if used * FIT_MARGIN / place.devices <= place.gpu.usable else 0.0)
+    limits = _limits(point, place)
+    pool = kv_pool(place, limits, _utilisation(point, place))
+    longest = (point.input or 0) + (point.output or 0) or place.model.context_length
+    room = pool > 0 and cache_tokens(place, pool / FIT_MARGIN) >= sequence_tokens(place, longest, limits.batched_tokens)
+    return Answer(float(room))
 
 
 @answers("on_demand_usd_per_gpu_hour")

@@ -153,6 +153,13 @@ def test_weights_of_a_device_follow_from_how_the_model_is_split(
     assert item.error == pytest.approx(0, abs=0.01)
 
 
+@pytest.mark.parametrize(("gpu", "fits"), [("H100 80GB", 1.0), ("L4", 0.0)])
+def test_an_engine_that_pages_fits_when_one_request_does(gpu: str, fits: float) -> None:
+    row = _file(metric="fits", kind="memory", unit="bool", gpu=gpu, model="Qwen/Qwen2.5-14B-Instruct", value="1")
+    (item,) = evaluate(read_measurements(io.StringIO(row))).answered
+    assert item.answer.value == fits
+
+
 def test_the_command_prints_and_writes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     source, out = tmp_path / "new.csv", tmp_path / "out.json"
     source.write_text(_file(), encoding="utf-8")

@@ -33,7 +33,7 @@ class _CompletionDetails(Struct):
     reasoning_tokens: int | None = None
 
 
-class _Usage(Struct):
+class Usage(Struct):
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
     prompt_tokens_details: _PromptDetails | None = None
@@ -52,7 +52,9 @@ class _Usage(Struct):
         )
 
 
-class _Timings(Struct):
+class Timings(Struct):
+    """llama.cpp's running figures."""
+
     cache_n: int = 0
     prompt_n: int = 0
     predicted_n: int = 0
@@ -62,8 +64,8 @@ class _Timings(Struct):
 
 
 class _Figures(Struct):
-    timings: _Timings | None = None
-    usage: _Usage | None = None
+    timings: Timings | None = None
+    usage: Usage | None = None
 
 
 class _Chunk(_Figures):

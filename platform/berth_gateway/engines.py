@@ -1,0 +1,15 @@
+"""What engines do differently on the wire. Data, no behaviour.
+
+An engine that notices that its client has left stops generating, whatever was asked of it. One that does so for streams only
+is asked for a stream always, so that nothing is generated for nobody (docs/gateway.md).
+"""
+
+from __future__ import annotations
+
+# vLLM watches the connection in its handlers; `openai` stands for any other server of OpenAI's format that does.
+STOPS_ON_DISCONNECT = frozenset({"vllm", "openai"})
+
+
+def answers_whole(engine: str) -> bool:
+    """Whether a client that does not stream may be given the engine's own answer in one piece."""
+    return engine in STOPS_ON_DISCONNECT

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from berth_gateway import meter
-from berth_gateway.account import Facts
+from berth_gateway.account import Facts, prompt_estimate
 from berth_gateway.cost import price_at, prompt_bound, worst_cost
 from berth_gateway.limits import Demand
 
@@ -14,7 +13,7 @@ def demand_of(facts: Facts) -> Demand:
     """`tokens` by estimate, for limits on speed; `cost` the most it can be, for budgets."""
     route, prepared, caller = facts.route, facts.prepared, facts.caller
     most_prompt = route.context_length * prepared.prompts
-    estimate = min(meter.estimate_prompt(prepared.body), most_prompt)
+    estimate = min(prompt_estimate(facts), most_prompt)
     price = price_at(route.prices, facts.accepted_at)
     cost = 0
     if price is not None:
@@ -39,4 +38,6 @@ def _most_prompt(facts: Facts) -> int:
     # An image or a recording is more tokens than its bytes tell: only the context bounds it.
     if facts.endpoint.multipart or any(mark in body for mark in _MEDIA):
         return most
-    return min(most, prompt_bound(len(body), chat=facts.endpoint.chat, context_length=most) + prompts - 1)
+    return min(
+        most, prompt_bound(facts.prepared.size, chat=facts.endpoint.chat, context_length=most) + 4 * (prompts - 1)
+    )

@@ -33,7 +33,8 @@ class Answers(Enum):
 class Prepared:
     """A request ready to go upstream. `most_tokens`: completion tokens that all choices together may have.
 
-    `prompts`: sequences in the request, each of which may fill the context. `notes`: what the answer's writer must know of
+    `prompts`: sequences in the request, each of which may fill the context. `prompt_bytes`: of all that becomes prompt, where
+    that is more than the body. `whole`: choices are asked for in one piece. `notes`: what the answer's writer must know of
     the request, by endpoint.
     """
 
@@ -45,7 +46,14 @@ class Prepared:
     path: str
     content_type: str = JSON
     prompts: int = 1
+    prompt_bytes: int = 0
+    whole: bool = False
     notes: Any = None
+
+    @property
+    def size(self) -> int:
+        """Bytes that become prompt, at most."""
+        return self.prompt_bytes or len(self.body)
 
 
 class Body:
@@ -89,7 +97,8 @@ class Endpoint:
 
     @property
     def chat(self) -> bool:
-        return "messages" in self.fields
+        """Whether a chat template is put around the prompt."""
+        return "messages" in self.fields or self.answers is Answers.RESPONSE
 
     @property
     def anthropic(self) -> bool:

@@ -34,15 +34,15 @@ class Field:
     required: bool = False
 
 
-def _text(limit: int) -> Any:
+def text(limit: int) -> Any:
     return Annotated[str, Meta(max_length=limit)]
 
 
-def _number(low: float, high: float) -> Any:
+def number(low: float, high: float) -> Any:
     return Annotated[float, Meta(ge=low, le=high)]
 
 
-def _whole(low: int, high: int) -> Any:
+def whole(low: int, high: int) -> Any:
     return Annotated[int, Meta(ge=low, le=high)]
 
 
@@ -159,34 +159,34 @@ _COMMON = (
     Field("stream", bool, Use.OWN),
     Field("stream_options", StreamOptions, Use.OWN),
     Field("max_tokens", Annotated[int, Meta(ge=1)], Use.OWN),
-    Field("n", _whole(1, 8)),
-    Field("temperature", _number(0, 2)),
-    Field("top_p", _number(0, 1)),
-    Field("frequency_penalty", _number(-2, 2)),
-    Field("presence_penalty", _number(-2, 2)),
-    Field("seed", _whole(-(1 << 63), (1 << 63) - 1)),
+    Field("n", whole(1, 8)),
+    Field("temperature", number(0, 2)),
+    Field("top_p", number(0, 1)),
+    Field("frequency_penalty", number(-2, 2)),
+    Field("presence_penalty", number(-2, 2)),
+    Field("seed", whole(-(1 << 63), (1 << 63) - 1)),
     Field("stop", Stop),
     Field("logit_bias", Annotated[dict[str, Bias], Meta(max_length=1024)]),
     # The usual samplers of the engines.
-    Field("top_k", _whole(-1, 1_000_000)),
-    Field("min_p", _number(0, 1)),
-    Field("repetition_penalty", _number(0, 10), Use.OWN),  # llama.cpp: repeat_penalty
+    Field("top_k", whole(-1, 1_000_000)),
+    Field("min_p", number(0, 1)),
+    Field("repetition_penalty", number(0, 10), Use.OWN),  # llama.cpp: repeat_penalty
     Field("ignore_eos", bool),
-    Field("typical_p", _number(0, 1), engines=LLAMACPP),
-    Field("repeat_penalty", _number(0, 10), engines=LLAMACPP),
-    Field("repeat_last_n", _whole(-1, 1_000_000), engines=LLAMACPP),
+    Field("typical_p", number(0, 1), engines=LLAMACPP),
+    Field("repeat_penalty", number(0, 10), engines=LLAMACPP),
+    Field("repeat_last_n", whole(-1, 1_000_000), engines=LLAMACPP),
     Field("min_tokens", Annotated[int, Meta(ge=0)], engines=VLLM),
     Field("stop_token_ids", Annotated[list[TokenId], Meta(max_length=64)], engines=VLLM),
     Field("skip_special_tokens", bool, engines=VLLM),
     Field("include_stop_str_in_output", bool, engines=VLLM),
     # What belongs to a platform, not to an engine.
-    Field("user", _text(1024), Use.STRIP),
-    Field("safety_identifier", _text(1024), Use.STRIP),
+    Field("user", text(1024), Use.STRIP),
+    Field("safety_identifier", text(1024), Use.STRIP),
     Field("store", bool, Use.STRIP),
     Field("metadata", Annotated[dict[str, Note], Meta(max_length=16)], Use.STRIP),
-    Field("service_tier", _text(64), Use.STRIP),
-    Field("prompt_cache_key", _text(1024), Use.STRIP),
-    Field("prompt_cache_retention", _text(64), Use.STRIP),
+    Field("service_tier", text(64), Use.STRIP),
+    Field("prompt_cache_key", text(1024), Use.STRIP),
+    Field("prompt_cache_retention", text(64), Use.STRIP),
     Field("moderation", Json, Use.STRIP),
 )
 
@@ -195,7 +195,7 @@ CHAT = (
     Field("messages", Annotated[list[Message], Meta(min_length=1, max_length=10_000)], required=True),
     Field("max_completion_tokens", Annotated[int, Meta(ge=1)], Use.OWN),
     Field("logprobs", bool),
-    Field("top_logprobs", _whole(0, 20)),
+    Field("top_logprobs", whole(0, 20)),
     Field("response_format", ResponseFormat),
     Field("tools", Annotated[list[Tool], Meta(max_length=128)]),
     Field("tool_choice", Literal["none", "auto", "required"] | ToolChoice),
@@ -214,8 +214,8 @@ CHAT = (
 COMPLETION = (
     *_COMMON,
     Field("prompt", str | list[Any], required=True),
-    Field("logprobs", _whole(0, 20)),
-    Field("best_of", _whole(1, 8), engines=VLLM),
+    Field("logprobs", whole(0, 20)),
+    Field("best_of", whole(1, 8), engines=VLLM),
     Field("echo", bool, engines=VLLM),
     Field("suffix", str, Use.REFUSE),
 )

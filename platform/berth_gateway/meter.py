@@ -81,6 +81,6 @@ def _bounded(counts: Counts, chunks: int, limits: Limits) -> Counts:
     )
 
 
-def estimate_prompt(body: bytes) -> int:
-    """Tokens of a body nobody counted: a quarter of its bytes, as for English text. Only ever used as an estimate."""
-    return max(1, len(body) // 4)
+def estimate_prompt(size: int) -> int:
+    """Tokens of a body of that many bytes which nobody counted: a quarter, as for English text. Only ever an estimate."""
+    return max(1, size // 4)

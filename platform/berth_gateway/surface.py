@@ -8,13 +8,19 @@ from __future__ import annotations
 from berth_gateway.contract import Route
 from berth_gateway.endpoint import Body, Endpoint, Prepared
 from berth_gateway.reading import read
-from berth_gateway.surfaces import generate
+from berth_gateway.surfaces import embeddings, generate, messages, rerank, responses
 
 __all__ = ["ENDPOINTS", "Body", "Endpoint", "Prepared", "prepare", "read"]
 
 ENDPOINTS: dict[str, Endpoint] = {
     path: endpoint
-    for endpoints in (generate.ENDPOINTS,)
+    for endpoints in (
+        generate.ENDPOINTS,
+        responses.ENDPOINTS,
+        messages.ENDPOINTS,
+        embeddings.ENDPOINTS,
+        rerank.ENDPOINTS,
+    )
     for endpoint in endpoints
     for path in (endpoint.path, *endpoint.aliases)
 }

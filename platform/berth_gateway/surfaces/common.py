@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 from msgspec import UNSET
 
 from berth_gateway import schema
@@ -35,6 +36,11 @@ def clear_own(endpoint: Endpoint, values: Any, present: frozenset[str]) -> None:
     for name in present:
         if endpoint.fields[name].use is Use.OWN and name != "model":
             setattr(values, name, UNSET)
+
+
+def written(body: bytes, more: dict[str, Any]) -> bytes:
+    """An encoded object with further members."""
+    return body[:-1] + b"," + msgspec.json.encode(more)[1:] if more else body
 
 
 def admitted_extras(extras: dict[str, Any], route: Route) -> dict[str, Any]:

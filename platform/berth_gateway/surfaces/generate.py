@@ -10,9 +10,10 @@ from msgspec import UNSET
 from berth_gateway import checks
 from berth_gateway.contract import Route
 from berth_gateway.endpoint import Answers, Body, Endpoint, Prepared, make
+from berth_gateway.engines import answers_whole
 from berth_gateway.errors import Refusal
 from berth_gateway.fields import CHAT, COMPLETION, StreamOptions
-from berth_gateway.surfaces.common import admitted_extras, clear_own, pass_fields
+from berth_gateway.surfaces.common import admitted_extras, clear_own, pass_fields, written
 
 
 def prepare(endpoint: Endpoint, body: Body, route: Route) -> Prepared:
@@ -47,17 +48,20 @@ def prepare(endpoint: Endpoint, body: Body, route: Route) -> Prepared:
     more.update(extras)
     clear_own(endpoint, values, passed)
     values.model = route.engine_model
-    values.stream = True
-    values.stream_options = StreamOptions(include_usage=True)
+    whole = not stream and answers_whole(route.engine)
+    if not whole:
+        values.stream = True
+        values.stream_options = StreamOptions(include_usage=True)
     encoded = msgspec.json.encode(values)
     return Prepared(
-        body=encoded[:-1] + b"," + msgspec.json.encode(more)[1:],
+        body=written(encoded, more),
         stream=stream,
         include_usage=include_usage,
         choices=choices * prompts,
         most_tokens=limit * candidates * prompts,
         path=endpoint.path,
         prompts=prompts,
+        whole=whole,
     )
 
 

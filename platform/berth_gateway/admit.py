@@ -118,11 +118,23 @@ def check_serves(route: Route, endpoint: Endpoint) -> None:
     )
 
 
-def check_ready(route: Route) -> None:
-    """Raises Refusal unless a request can be sent to a replica now."""
+CLIENT_MARGIN = 5.0  # seconds before its client gives up that a waiting request is answered
+
+
+def patience_of(head: RequestHead | None) -> float | None:
+    """How long a request may wait for a replica, by what its client says; None when it does not say."""
+    if head is None or head.read_timeout is None:
+        return None
+    return max(0.0, head.read_timeout - CLIENT_MARGIN)
+
+
+def check_ready(route: Route, patience: float | None = None) -> None:
+    """Raises Refusal unless a request can be sent to a replica, now or after having been held while the deployment starts."""
     if route.state is RouteState.PAUSED:
         raise Refusal("deployment_paused", f"{route.name} is paused. Resume it in the dashboard.", param="model")
-    if route.state is RouteState.LOADING:
+    if route.state in (RouteState.LOADING, RouteState.ASLEEP):
+        if route.hold_seconds > 0 and (patience is None or patience > 0):
+            return
         left = route.ready_in_seconds
         about = f"; it should be ready in about {left} s" if left else ""
         raise Refusal("model_loading", f"{route.name} is starting{about}.", param="model", retry_after=left)

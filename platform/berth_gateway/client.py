@@ -198,7 +198,8 @@ class Client:
         if place.endpoint is None or self._caller is None:
             return
         gateway = self._gateway
-        facts = dispatch.admit_request(gateway, place.endpoint, self._caller, self._request_id, data)
+        patience = admit.patience_of(self._head)
+        facts = dispatch.admit_request(gateway, place.endpoint, self._caller, self._request_id, data, patience)
         found = gateway.gate.enter(demand_of(facts), self._decided)
         if isinstance(found, Waiting):
             self._waits = facts, found

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from berth_gateway import admit, cors, dialect, listing, paths, surface
 from berth_gateway.account import Facts
+from berth_gateway.contract import RouteState
 from berth_gateway.endpoint import Endpoint
 from berth_gateway.errors import Refusal
 from berth_gateway.head import RequestHead
@@ -51,14 +52,18 @@ def judge_head(
     return place, admit.identify(gateway.usable_view(), head, gateway.wall())
 
 
-def admit_request(gateway: Gateway, endpoint: Endpoint, caller: admit.Caller, request_id: str, data: bytes) -> Facts:
-    """The request as it will be sent and accounted for. Raises Refusal."""
+def admit_request(
+    gateway: Gateway, endpoint: Endpoint, caller: admit.Caller, request_id: str, data: bytes, patience: float | None = None
+) -> Facts:
+    """The request as it will be sent and accounted for. Raises Refusal. `patience`: seconds that it may wait for a replica."""
     gateway.check_accepting()
     view = gateway.usable_view()
     body = surface.read(endpoint, data)
     route = admit.find_route(view, caller, body.model)
     admit.check_serves(route, endpoint)
-    admit.check_ready(route)
+    if route.state is RouteState.ASLEEP and (patience == 0 or route.hold_seconds <= 0):
+        gateway.places.wake(route)  # for the client's next try
+    admit.check_ready(route, patience)
     return Facts(
         request_id=request_id,
         event_id=gateway.event_id(request_id),
@@ -68,6 +73,7 @@ def admit_request(gateway: Gateway, endpoint: Endpoint, caller: admit.Caller, re
         prepared=surface.prepare(endpoint, body, route),
         accepted_at=gateway.wall(),
         started=gateway.now(),
+        patience=patience,
     )
 
 

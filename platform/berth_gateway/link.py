@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
@@ -13,6 +14,7 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 
+from berth_gateway import wake
 from berth_gateway.contract import GATEWAYS_KEY, SNAPSHOT_CHANNEL, SNAPSHOT_KEY
 from berth_gateway.gateway import Gateway
 from berth_gateway.ship import Shipper
@@ -20,6 +22,7 @@ from berth_gateway.snapshot import Verdict
 
 POLL_SECONDS = 1.0
 REPORT_SECONDS = 1.0
+WAKE_SECONDS = 1.0  # a deployment that is still asleep is asked for again
 SHIP_SECONDS = 0.1
 LONGEST_PAUSE = 5.0
 
@@ -42,6 +45,8 @@ class Link:
         self._shipper = Shipper(gateway, usage_key)
         self._changed = asyncio.Event()
         self._report_now = asyncio.Event()
+        self._wake_now = asyncio.Event()
+        gateway.places.on_wake = self._wake_now.set
         self.asked_once = asyncio.Event()  # Valkey was asked for the snapshot, whatever it said
         self._refused: object = None  # (epoch, version) that was judged and refused
 
@@ -52,6 +57,8 @@ class Link:
             self._keep_on("listen", self._listen),
             self._keep_on("report", self._report),
             self._keep_on("usage", self._ship),
+            self._keep_on("wake", self._wake),
+            self._keep_on("load", self._load),
         ]
 
     async def close(self) -> None:
@@ -132,6 +139,19 @@ class Link:
                     await self._report_now.wait()
             except TimeoutError:
                 continue
+
+    async def _wake(self) -> None:
+        while True:
+            self._wake_now.clear()
+            await wake.send_wakes(self._gateway, self._valkey)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(WAKE_SECONDS):
+                    await self._wake_now.wait()
+
+    async def _load(self) -> None:
+        while True:
+            await wake.send_load(self._gateway, self._valkey)
+            await asyncio.sleep(REPORT_SECONDS)
 
     async def _ship(self) -> None:
         while True:

@@ -154,7 +154,7 @@ def test_a_model_that_is_not_ready_says_why(
     tmp_path: Path, state: RouteState, status: int, code: str, headers: dict[str, str]
 ) -> None:
     world = World()
-    world.route("acme/model", 7001, state=state, ready_in_seconds=25)
+    world.route("acme/model", 7001, state=state, ready_in_seconds=25, hold_seconds=0)
     core = Core(tmp_path, world)
     got = generate(core)
     assert (got.status, got.code) == (status, code)

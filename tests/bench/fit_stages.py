@@ -21,11 +21,14 @@ class Stage(NamedTuple):
     parameters: tuple[str, ...]
     sources: tuple[str, ...] = ()  # none: all
     rounds: int = 40
+    devices: str = ""  # part of the hardware's name; empty: all
 
     def takes(self, point: Any) -> bool:
         if point.id in OUTLIERS or point.engine not in self.engines or point.metric not in self.metrics:
             return False
         if point.metric == "prefill_tok_s" and (point.source_key, point.gpu, point.quant) in OUTLIER_PREFILLS:
+            return False
+        if self.devices not in point.gpu:
             return False
         return not self.sources or point.source_key in self.sources
 
@@ -45,7 +48,14 @@ STAGES = (
             " collective_growth link_efficiency prefill_mfu.fp16 prefill_mfu.fp8 attention_mfu prefill_collectives"),
         sources=("AIC", "SLY"),
     ),
-    Stage("vllm_other", ("vllm",), SPEED, _of("vllm", "weights_efficiency.intel-gddr expert_layer_us"), sources=("VBL",)),
+    Stage(
+        "vllm_experts", ("vllm",), SPEED, _of("vllm", "expert_layer_us.default expert_bandwidth.default"),
+        sources=("VBL",), devices="H100",
+    ),
+    Stage(
+        "vllm_intel", ("vllm",), SPEED, _of("vllm", "weights_efficiency.intel-gddr expert_layer_us.intel-gddr"),
+        sources=("VBL",), devices="Intel",
+    ),
     Stage(
         "tensorrt_llm", ("tensorrt_llm",), SPEED,
         _of("tensorrt_llm", "weights_efficiency.hbm weights_efficiency.gddr kv_efficiency.hbm kv_efficiency.gddr decode_mfu.fp8"
@@ -59,7 +69,7 @@ STAGES = (
     ),
     Stage(
         "tensorrt_llm_v0", ("tensorrt_llm_v0",), SPEED,
-        _of("tensorrt_llm_v0", "weights_efficiency.hbm decode_mfu.fp16 decode_mfu.fp8 layer_us sequence_us prefill_mfu.fp16"
+        _of("tensorrt_llm_v0", "decode_mfu.fp16 decode_mfu.fp8 layer_us sequence_us prefill_mfu.fp16"
             " prefill_mfu.fp8"
             " kv_efficiency.hbm reserved_output"),
     ),
@@ -71,9 +81,8 @@ STAGES = (
     ),
     Stage(
         "sglang", ("sglang",), SPEED,
-        _of("sglang", "weights_efficiency.h20 weights_efficiency.h20-unpacked layer_us step_us expert_layer_us.default"
-            " expert_layer_us.unpacked"
-            " collective_us"),
+        _of("sglang", "weights_efficiency.h20 weights_efficiency.h20-unpacked layer_us.h20 expert_layer_us.h20"
+            " expert_layer_us.h20-unpacked collective_us.h20"),
     ),
     Stage(
         "llamacpp", ("llamacpp", "llamacpp_vulkan"), SPEED,

@@ -55,9 +55,12 @@ class Placement(msgspec.Struct, frozen=True, dict=True):
         if self.gpu.vendor != "nvidia":
             suffixes.insert(0, self.gpu.vendor)
         suffixes.append(self.compute)
-        names = [f"{stem}-{suffix}" for stem in (self.gpu.key, kind) for suffix in suffixes]
+
+        def named(stem: str) -> tuple[str, ...]:
+            return (*(f"{stem}-{suffix}" for suffix in suffixes), stem)
+
         packed = ("unpacked",) if self.scheme.unpacked else ()
-        return (self.gpu.key, *names, kind, *packed, self.compute)
+        return (*named(self.gpu.key), *named(kind), *packed, self.compute)
 
     @cached_property
     def _values(self) -> Callable[[str], float]:

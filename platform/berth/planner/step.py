@@ -64,9 +64,13 @@ def _decode_rates(place: Placement) -> _Decode:
 def _read_per_device(place: Placement, batch: float) -> float:
     """Bytes of weights. With attention data-parallel every device reads all that is not an expert."""
     shards, held = place.tensor_parallel, place.held
+    if not held.experts:
+        return held.dense / shards
+    # Scattered experts are read at a smaller share of the bandwidth than one large matrix.
+    experts = (read_bytes(place.model, held, batch) - held.dense) / place.value("expert_bandwidth")
     if place.attention_replicas == 1:
-        return read_bytes(place.model, held, batch) / shards
-    return held.dense + (read_bytes(place.model, held, batch) - held.dense) / shards
+        return (held.dense + experts) / shards
+    return held.dense + experts / shards
 
 
 def _multiplied_per_device(place: Placement, batch: float) -> float:

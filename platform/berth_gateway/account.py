@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Protocol
+
+from msgspec import Struct
 
 from berth_gateway import meter
 from berth_gateway.admit import Caller
@@ -34,8 +35,7 @@ class Reader(Protocol):
         """The engine's last running figures."""
 
 
-@dataclass(frozen=True, slots=True)
-class Facts:
+class Facts(Struct, frozen=True):
     """A request as it was admitted. `accepted_at` in Unix seconds, `started` on the loop's clock."""
 
     request_id: str

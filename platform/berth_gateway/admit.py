@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import hashlib
 import re
-from dataclasses import dataclass
 from urllib.parse import parse_qsl
+
+from msgspec import Struct
 
 from berth_gateway.contract import KeyInfo, OrgInfo, Route, RouteState
 from berth_gateway.endpoint import Endpoint
@@ -20,8 +21,7 @@ _TOKEN = re.compile(rb"[A-Za-z0-9_.~+/=-]{8,256}\Z")
 _KEYS_IN_URL = frozenset({"api_key", "api-key", "apikey", "access_token", "key", "token"})
 
 
-@dataclass(frozen=True, slots=True)
-class Caller:
+class Caller(Struct, frozen=True):
     """A good key and the organisation it belongs to."""
 
     key: KeyInfo

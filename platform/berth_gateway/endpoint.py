@@ -29,8 +29,7 @@ class Answers(Enum):
     TRANSCRIPT = auto()
 
 
-@dataclass(frozen=True, slots=True)
-class Prepared:
+class Prepared(Struct, frozen=True):
     """A request ready to go upstream. `most_tokens`: completion tokens that all choices together may have.
 
     `prompts`: sequences in the request, each of which may fill the context. `prompt_bytes`: of all that becomes prompt, where

@@ -8,8 +8,9 @@ pass and we do not is here.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 try:
     from gunicorn_h1c import IncompleteError, LimitRequestHeaders, parse_request_fast, parse_response
@@ -37,8 +38,7 @@ class HeadError(Exception):
         self.code = code
 
 
-@dataclass(frozen=True, slots=True)
-class RequestHead:
+class RequestHead(Struct, frozen=True):
     """What the gateway looks at of a request's head. `length` is -1 without Content-Length."""
 
     method: str
@@ -153,8 +153,7 @@ def _seconds(text: bytes) -> float | None:
     return float(text) if _DECIMAL.fullmatch(text.strip()) else None
 
 
-@dataclass(frozen=True, slots=True)
-class ResponseHead:
+class ResponseHead(Struct, frozen=True):
     """What the gateway looks at of an engine's answer. `length` is -1 when there is none."""
 
     status: int

@@ -10,6 +10,8 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
+from msgspec import Struct
+
 from berth_gateway import quota
 from berth_gateway.contract import Budget, BudgetScope, KeyInfo, Limits, MemberInfo, OrgInfo, Period, Route, UsageEvent
 from berth_gateway.cost import cost_of, price_at
@@ -20,10 +22,10 @@ from berth_gateway.purse import Purse
 TIDY_SECONDS = 60.0
 AHEAD_SECONDS = 600.0  # how long before its beginning a period is prepared
 MOST_WAITING = 4096
+MOST_BOUNDS = 10_000
 
 
-@dataclass(frozen=True, slots=True)
-class Demand:
+class Demand(Struct, frozen=True):
     """A request as limits see it. `tokens` it may use by estimate, at least `least` of them, `cost` it may have at most, `at` in Unix
     seconds. `open_ended`: it names no bound of its own, so that a token limit is one."""
 
@@ -40,13 +42,25 @@ class Demand:
         return max(self.least, min(self.tokens, limit)) if self.open_ended else self.tokens
 
 
+@dataclass(slots=True)
+class _Bounds:
+    """What limits the requests of one key for one deployment: kept, because most requests have been here before."""
+
+    key: KeyInfo
+    org: OrgInfo
+    route: Route
+    pools: list[Pool]
+    budgets: list[Budget]
+
+
 class Permit:
-    """What an admitted request holds, until its last byte."""
+    """What an admitted request holds, until its last byte. `budgets`: those that its purses belong to."""
 
-    __slots__ = ("demand", "ended", "lines", "purses", "takes")
+    __slots__ = ("budgets", "demand", "ended", "lines", "purses", "takes")
 
-    def __init__(self, demand: Demand) -> None:
+    def __init__(self, demand: Demand, budgets: list[Budget]) -> None:
         self.demand = demand
+        self.budgets = budgets
         self.takes: list[tuple[Pool, int, int]] = []  # pool, slot, units
         self.purses: list[Purse] = []
         self.lines = b""
@@ -88,12 +102,14 @@ class Gate:
         self._members: dict[str, MemberInfo] = {}
         self._budgets: dict[tuple[str, str], list[Budget]] = {}
         self._pools: dict[str, Pool] = {}
+        self._bounds: dict[tuple[str, str], _Bounds] = {}
         self._purses: dict[tuple[str, str], Purse] = {}
         self._tidied_at = 0.0
 
     def apply(self, members: dict[str, MemberInfo], budgets: tuple[Budget, ...]) -> None:
         """A new snapshot. Changed limits hold from the next request on; purses of removed budgets are forgotten."""
         self._members = members
+        self._bounds.clear()
         self._budgets = {}
         for budget in budgets:
             self._budgets.setdefault((budget.scope.value, budget.subject_id), []).append(budget)
@@ -136,9 +152,9 @@ class Gate:
 
     def _try(self, demand: Demand) -> Permit | Refusal | None:
         """None: Valkey has to be asked."""
-        pools, purses = list(self._pools_of(demand)), self._purses_of(demand)
+        pools, purses = self._pools_of(demand), self._purses_of(demand)
         if not pools and not purses:
-            return Permit(demand)
+            return Permit(demand, self._bounds_of(demand).budgets)
         now, ask = self.now(), False
         for pool, units in pools:
             if units > pool.limit:
@@ -158,7 +174,7 @@ class Gate:
         return None if ask else self._take(demand, pools, purses, now)
 
     def _take(self, demand: Demand, pools: list[tuple[Pool, int]], purses: list[Purse], now: float) -> Permit:
-        permit = Permit(demand)
+        permit = Permit(demand, self._bounds_of(demand).budgets)
         permit.takes = [(pool, pool.take(units, now), units) for pool, units in pools]
         permit.purses = purses
         for purse in purses:
@@ -178,23 +194,49 @@ class Gate:
     def _lines(self, pools: list[tuple[Pool, int]], now: float) -> bytes:
         return quota.lines([pool for pool, _ in pools], now, connected=self.connected)
 
-    def _pools_of(self, demand: Demand) -> Iterator[tuple[Pool, int]]:
+    def _bounds_of(self, demand: Demand) -> _Bounds:
+        name = (demand.key.key_id, demand.route.deployment_id)
+        known = self._bounds.get(name)
+        if (
+            known is None
+            or known.key is not demand.key
+            or known.org is not demand.org
+            or known.route is not demand.route
+        ):
+            if len(self._bounds) >= MOST_BOUNDS:
+                self._bounds.clear()
+            known = self._bounds[name] = _Bounds(
+                demand.key,
+                demand.org,
+                demand.route,
+                list(self._find_pools(demand)),
+                list(self._find_budgets(demand)) if self._budgets else [],
+            )
+        return known
+
+    def _pools_of(self, demand: Demand) -> list[tuple[Pool, int]]:
+        return [
+            (pool, demand.tokens_of(pool.limit) if pool.kind is Kind.TOKENS else 1)
+            for pool in self._bounds_of(demand).pools
+        ]
+
+    def _find_pools(self, demand: Demand) -> Iterator[Pool]:
         key, org, route = demand.key, demand.org, demand.route
         if key.limits is not None:
-            yield from self._pools_for("key", key.key_id, key.limits, demand)
+            yield from self._pools_for("key", key.key_id, key.limits)
         member = self._members.get(key.member_id) if key.member_id is not None and self._members else None
         if member is not None:
-            yield from self._pools_for("member", member.member_id, member.limits, demand)
+            yield from self._pools_for("member", member.member_id, member.limits)
         if org.limits is not None:
-            yield from self._pools_for("org", org.org_id, org.limits, demand)
+            yield from self._pools_for("org", org.org_id, org.limits)
         if route.limits is not None:
-            yield from self._pools_for("deployment", route.deployment_id, route.limits, demand)
+            yield from self._pools_for("deployment", route.deployment_id, route.limits)
 
-    def _pools_for(self, scope: str, subject: str, limits: Limits, demand: Demand) -> Iterator[tuple[Pool, int]]:
-        for kind, limit, units in (
-            (Kind.REQUESTS, limits.rpm, 1),
-            (Kind.TOKENS, limits.tpm, demand.tokens_of(limits.tpm or 0)),
-            (Kind.SEATS, limits.concurrency, 1),
+    def _pools_for(self, scope: str, subject: str, limits: Limits) -> Iterator[Pool]:
+        for kind, limit in (
+            (Kind.REQUESTS, limits.rpm),
+            (Kind.TOKENS, limits.tpm),
+            (Kind.SEATS, limits.concurrency),
         ):
             if limit is None:
                 continue
@@ -203,7 +245,7 @@ class Gate:
             if pool is None:
                 pool = self._pools[name] = Pool(f"{scope}:{subject}", kind, limit)
             pool.limit = limit
-            yield pool, units
+            yield pool
 
     def _purses_of(self, demand: Demand) -> list[Purse]:
         """Raises Refusal when a budget's period is not known: the snapshot is too old."""
@@ -217,7 +259,10 @@ class Gate:
             found.append(self._purse(budget, period))
         return found
 
-    def _budgets_of(self, demand: Demand) -> Iterator[Budget]:
+    def _budgets_of(self, demand: Demand) -> list[Budget]:
+        return self._bounds_of(demand).budgets
+
+    def _find_budgets(self, demand: Demand) -> Iterator[Budget]:
         for scope, subject in (
             (BudgetScope.KEY, demand.key.key_id),
             (BudgetScope.MEMBER, demand.key.member_id),
@@ -266,7 +311,10 @@ class Gate:
         cost = cost_of(event, price) if price is not None else 0
         for purse in permit.purses:
             purse.settle(demand.cost, cost)
-        for budget in self._budgets_of(demand):
+        budgets = self._budgets_of(demand)
+        if budgets is permit.budgets:
+            return
+        for budget in budgets:
             # A budget that is younger than the request: what it cost counts all the same.
             period = _period(budget, demand.at)
             purse_ = self._purses.get((budget.budget_id, period.name)) if period is not None else None
@@ -320,7 +368,7 @@ class Gate:
         if verdict is not None:
             return verdict
         now = self.now()
-        pools, purses = list(self._pools_of(demand)), self._purses_of(demand)
+        pools, purses = self._pools_of(demand), self._purses_of(demand)
         for pool, units in pools:
             if pool.spare < units:
                 return quota.limit_reached(
@@ -367,6 +415,7 @@ class Gate:
         self._tidied_at = now
         wall = self._wall()
         self._pools = {name: pool for name, pool in self._pools.items() if not pool.idle}
+        self._bounds.clear()
         self._purses = {name: purse for name, purse in self._purses.items() if not purse.over(wall)}
         self._prepare()
 

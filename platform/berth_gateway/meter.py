@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from berth_gateway.contract import CountedBy
 
 
-@dataclass(frozen=True, slots=True)
-class Counts:
+class Counts(Struct, frozen=True):
     """Tokens as an engine names them. `cached` is a part of `prompt`, `reasoning` of `completion`."""
 
     prompt: int = 0
@@ -17,16 +16,14 @@ class Counts:
     reasoning: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
+class Limits(Struct, frozen=True):
     """What a request could at most have used."""
 
     prompt: int
     completion: int
 
 
-@dataclass(frozen=True, slots=True)
-class Bill:
+class Bill(Struct, frozen=True):
     """What is billed, where it comes from, and whether the engine's figures did not fit what was relayed."""
 
     counts: Counts

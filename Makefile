@@ -8,6 +8,7 @@ VENV := .venv
 PY := $(VENV)/bin/python
 UV := $(VENV)/bin/uv
 RUN_PARTS := platform gateway runtime host sample-model
+JOBS ?= 2
 HAS_DASHBOARD := $(wildcard frontend/package.json)
 DASHBOARD_SOURCES := $(if $(HAS_DASHBOARD),$(shell find frontend \( -name node_modules -o -name dist \) -prune -o -type f -print))
 # Node is used from the PATH when it is new enough, and otherwise from the package that .venv holds.
@@ -29,10 +30,10 @@ setup: $(VENV)/.stamp-run ## make the environment in .venv, nothing else (PYTHON
 up: setup dashboard ## start the platform; Ctrl-C stops it, the next `make up` resumes it
 	@exec $(PY) -m berth.host up
 
-test: $(VENV)/.stamp-dev dashboard browser ## everything on real services, a real engine and a real browser (ARGS=… for pytest)
+test: $(VENV)/.stamp-dev dashboard browser ## everything on real services, a real engine and a real browser (ARGS=… for pytest, JOBS=2 processes)
 	@$(if $(HAS_DASHBOARD),$(NODE_ENV); cd frontend && npm test --silent,true)
 	@chosen=; if ! command -v chromium >/dev/null 2>&1; then chosen='-m not(browser)'; fi; \
-	$(PY) -m pytest $${chosen:+"$$chosen"} $(ARGS)
+	$(PY) -m pytest -n $(JOBS) --dist loadgroup --no-loadscope-reorder $${chosen:+"$$chosen"} $(ARGS)
 
 check: $(VENV)/.stamp-dev $(if $(HAS_DASHBOARD),frontend/node_modules/.stamp) ## lint, types, import contracts, drift of schemas and migrations
 	$(VENV)/bin/ruff check .

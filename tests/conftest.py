@@ -62,11 +62,23 @@ def _empty_valkey_for_database_tests(request: pytest.FixtureRequest) -> None:
         request.getfixturevalue("valkey")
 
 
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Under several processes a module stays in one of them, because its fixtures start servers; all end-to-end modules share
+    one platform and come first, because they take longest."""
+    for item in items:
+        name = "e2e" if item.get_closest_marker("e2e") else item.nodeid.split("::", 1)[0]
+        item.add_marker(pytest.mark.xdist_group(name))
+    items.sort(key=lambda item: item.get_closest_marker("e2e") is None)
+
+
 def pytest_sessionfinish(session: pytest.Session) -> None:
     """In CI nothing is left out: a skipped test is a failure there, unless it is about being another user."""
     if os.environ.get("CI") != "true" or session.exitstatus != pytest.ExitCode.OK:
         return
     reporter = session.config.pluginmanager.get_plugin("terminalreporter")
+    if reporter is None:
+        return  # one of several test processes: the one that started them counts
     skipped = [report for report in reporter.stats.get("skipped", []) if "only root" not in str(report.longrepr)]
     if skipped:
         reporter.write_line(f"{len(skipped)} tests were skipped, and in CI nothing is left out.", red=True)

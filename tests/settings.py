@@ -43,3 +43,4 @@ DATABASES["default"]["OPTIONS"] |= {"options": "-c berth.tests=on"}  # type: ign
 
 # Tests publish when they mean to: a thread of its own would still be at it when the next test begins.
 PUBLISH_AT_ONCE = False
+LOGGING["loggers"]["httpx"] = {"level": "WARNING"}  # noqa: F405  # a line for every call of a test helps nobody

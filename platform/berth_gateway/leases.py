@@ -124,8 +124,6 @@ class Lessor:
             gate.unanswered()
             self._failed()
             await asyncio.sleep(TICK_SECONDS)
-        else:
-            gate.answered()
         finally:
             sending.cancel()
 
@@ -184,6 +182,8 @@ class Lessor:
             pool.answered(PoolReply(*map(int, answer)), now)
         for purse, answer in zip(purses, answers[len(pools) :], strict=True):
             self._take_claim(purse, answer, now)
+        # At once, before a newcomer can take what was fetched for those who waited.
+        self._gate.answered()
 
     def _ask_share(self, pipe: Any, pool: Pool, waiting: list[int], now: float) -> None:
         ask = pool.ask(waiting, now)

@@ -22,6 +22,7 @@ from berth_gateway.purse import Purse
 TIDY_SECONDS = 60.0
 AHEAD_SECONDS = 600.0  # how long before its beginning a period is prepared
 MOST_WAITING = 4096
+MOST_ROUNDS = 5
 MOST_BOUNDS = 10_000
 
 
@@ -74,6 +75,7 @@ class Waiting:
     demand: Demand
     done: Callable[[Permit | Refusal], None]
     asked: bool = False  # its units are in a message that is under way
+    rounds: int = 0  # messages that did not settle it, because others took what came
     cancelled: bool = False
 
 
@@ -352,15 +354,20 @@ class Gate:
     def answered(self) -> None:
         """All that was asked has been answered: who waited for it is decided on, in order."""
         self.connected = True
-        for waiting in [each for each in self.waiting if each.asked]:
-            self.waiting.remove(waiting)
-            verdict = self._try_again(waiting.demand)
-            if not waiting.cancelled:
+        queue, self.waiting = self.waiting, deque()
+        for waiting in queue:
+            verdict = self._try_again(waiting) if waiting.asked else None
+            if verdict is None:
+                waiting.asked = False
+                self.waiting.append(waiting)
+            elif not waiting.cancelled:
                 waiting.done(verdict)
             elif isinstance(verdict, Permit):
                 self.cancel(verdict)
 
-    def _try_again(self, demand: Demand) -> Permit | Refusal:
+    def _try_again(self, waiting: Waiting) -> Permit | Refusal | None:
+        """None: there is more to be had than came, so it is asked for once more."""
+        demand = waiting.demand
         try:
             verdict = self._try(demand)
         except Refusal as refusal:
@@ -368,16 +375,20 @@ class Gate:
         if verdict is not None:
             return verdict
         now = self.now()
-        pools, purses = self._pools_of(demand), self._purses_of(demand)
+        waiting.rounds += 1
+        again = waiting.rounds < MOST_ROUNDS
+        pools, purses = list(self._pools_of(demand)), self._purses_of(demand)
         for pool, units in pools:
-            if pool.spare < units:
+            if pool.spare < units and not (again and pool.free + pool.spare >= units):
                 return quota.limit_reached(
                     demand.route.name, pool, units, now, connected=True, lines=self._lines(pools, now)
                 )
         for purse in purses:
-            if purse.usable(now) and now >= purse.wait_until and purse.free < demand.cost:
+            if not purse.usable(now) or now < purse.wait_until:
+                return quota.closed()
+            if purse.left + max(0, purse.free) < demand.cost:
                 return quota.used_up(purse.budget, purse.period)
-        return quota.closed()
+        return None if again else quota.closed()
 
     def unanswered(self) -> None:
         """Valkey did not answer: whoever waits is decided on without it."""

@@ -431,3 +431,35 @@ class Life:
             assert isinstance(self.alive["a"].done[-1], Permit)
         for worker in self.alive.values():
             await worker.close()
+
+
+def test_more_than_one_message_holds_are_admitted_and_nobody_jumps_the_queue(fleet: Fleet) -> None:
+    """A hundred wait, and a newcomer comes at every moment in between: as long as there is money, nobody is refused."""
+    fleet.budget(10**6)
+    fleet.limit(rpm=10_000, concurrency=10_000)
+    fleet.control_plane({})
+
+    async def run() -> Worker:
+        worker = Worker(fleet, "a")
+        await worker.turn()
+        stop = asyncio.Event()
+
+        async def newcomers() -> None:
+            while not stop.is_set():
+                worker.ask(cost=10)
+                await asyncio.sleep(0)
+
+        coming = asyncio.ensure_future(newcomers())
+        for _ in range(200):
+            worker.ask(cost=10)
+        for _ in range(8):
+            await worker.turn(tick=False)
+        stop.set()
+        await coming
+        for _ in range(8):
+            await worker.turn(tick=False)
+        await worker.close()
+        return worker
+
+    worker = asyncio.run(run())
+    assert len(admitted([worker])) > 200 and refused([worker]) == []

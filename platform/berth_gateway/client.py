@@ -14,6 +14,7 @@ from berth_gateway.framing import LAST_CHUNK, Body, ChunkedBody, FramingError, L
 from berth_gateway.head import HeadError, RequestHead, read_request, write_response, write_stream
 from berth_gateway.limits import Permit, Waiting
 from berth_gateway.paths import Place
+from berth_gateway.repeat import Known, remember
 from berth_gateway.upstream import Wire
 
 if TYPE_CHECKING:
@@ -48,6 +49,7 @@ class Client:
         self._state = State.HEAD
         self._since = gateway.now()  # when the state began
         self._head: RequestHead | None = None
+        self._known: Known | None = None  # the last head, if it may come again
         self._head_known = 0  # bytes of an incomplete head that have been looked at
         self._place: Place | None = None
         self._caller: admit.Caller | None = None
@@ -126,6 +128,11 @@ class Client:
             self._running = False
 
     def _read_head(self) -> bool:
+        known = self._known
+        if known is not None and not self._head_known:
+            again = known.again(self._buffer)
+            if again is not None:
+                return self._read_known(known, again)
         try:
             head = read_request(self._buffer, self._head_known)
         except HeadError as fault:
@@ -137,19 +144,43 @@ class Client:
                 self._since = self._gateway.now()  # the clock for a head starts with its first byte
             self._head_known = len(self._buffer)
             return False
-        self._buffer = self._buffer[head.consumed :]
+        data, self._buffer = self._buffer, self._buffer[head.consumed :]
         self._begin_request(head)
         try:
-            self._place, self._caller = dispatch.judge_head(
-                self._gateway, head, admin=self._admin, loopback=self._loopback
-            )
+            place, caller = dispatch.judge_head(self._gateway, head, admin=self._admin, loopback=self._loopback)
         except Refusal as refusal:
             self.refuse(refusal)
             return self._state is State.HEAD
+        self._place, self._caller = place, caller
+        view = self._gateway.store.view
+        if caller is not None and view is not None and place.kind == "generate":
+            self._known = remember(data, head, place, caller, view)
         self._body = ChunkedBody() if head.chunked else LengthBody(max(0, head.length))
         self._set_state(State.BODY)
         if head.expects_continue and head.has_body and not self._buffer and self._wire is not None:
             self._wire.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        return True
+
+    def _read_known(self, known: Known, head: RequestHead) -> bool:
+        """As `_read_head`, for a head that has been judged before."""
+        gateway = self._gateway
+        self._buffer = self._buffer[head.consumed :]
+        self._begin_request(head)
+        try:
+            if head.length > gateway.config.max_body:
+                raise dispatch.too_large(gateway)
+            view, now = gateway.usable_view(), gateway.wall()
+            caller = known.caller_now(view, now)
+            if caller is None:
+                caller = known.caller = admit.identify(view, head, now)
+                known.view = view
+        except Refusal as refusal:
+            self._known = None
+            self.refuse(refusal)
+            return self._state is State.HEAD
+        self._place, self._caller = known.place, caller
+        self._body = LengthBody(head.length)
+        self._set_state(State.BODY)
         return True
 
     def _begin_request(self, head: RequestHead | None) -> None:
@@ -279,7 +310,9 @@ class Client:
         if not self._streaming:
             self._streaming = True
             close = not head.keep_alive or self._gateway.draining
-            out = write_stream(self._request_id, chunked=chunked, close=close, more=self._timing() + self._common()) + out
+            out = (
+                write_stream(self._request_id, chunked=chunked, close=close, more=self._timing() + self._common()) + out
+            )
         if last:
             self._exchange = None
         wire.write(out)

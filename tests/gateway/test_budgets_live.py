@@ -138,6 +138,18 @@ def at_once(ports: list[int], world: World, count: int) -> list[Answer]:
         return [each.result() for each in calls]
 
 
+def until_known(ports: list[int], world: World, count: int) -> list[Answer]:
+    """The same with what every SDK does: a 503 (this busy machine was slower than a request waits) is tried again."""
+
+    def call(port: int) -> Answer:
+        while (found := post(port, CHAT, chat(max_tokens=TOKENS), world.token)).status == 503:
+            time.sleep(0.1)
+        return found
+
+    with ThreadPoolExecutor(count) as pool:
+        return list(pool.map(call, [ports[n % len(ports)] for n in range(count)]))
+
+
 def worst(engine: Engine) -> int:
     """What the gateway sets aside for the call that the engine saw last."""
     return (len(engine.seen[-1].body) + TEMPLATE_TOKENS) * PRICE.input + TOKENS * PRICE.output
@@ -182,7 +194,7 @@ def test_200_calls_at_once_on_a_budget_for_10(
         wait_for(lambda: b"q:gw-a" in _hash(valkey, budget), "both to know the budget")
 
         answers: list[Answer] = []
-        caller = threading.Thread(target=lambda: answers.extend(at_once([g.port for g in gateways], world, 200)))
+        caller = threading.Thread(target=lambda: answers.extend(until_known([g.port for g in gateways], world, 200)))
         caller.start()
         wait_for(lambda: len(engine.seen) >= 10, "ten to reach the engine")
         time.sleep(1.5)  # so that an eleventh would be seen
@@ -233,7 +245,7 @@ def test_a_killed_gateway_and_a_lost_valkey_do_not_exceed_a_budget(
         ]
         for each in callers:
             each.start()
-        wait_for(lambda: len(engine.seen) == 6, "six streams")
+        wait_for(lambda: len(engine.seen) >= 6, "six streams")
         books.look()
         time.sleep(1.2)  # the running counts reach the spool
         gateways[0].kill()

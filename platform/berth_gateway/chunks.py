@@ -16,8 +16,8 @@ from berth_gateway.framing import known_size
 from berth_gateway.meter import Counts
 
 _RUNNING = (b',"timings":{', b',"usage":{')
-_UNFINISHED = b'"finish_reason":null'
-_FINISHED = b'"finish_reason":"'
+UNFINISHED = b'"finish_reason":null'
+FINISHED = b'"finish_reason":"'
 _CHOICE_KEYS = frozenset({"index", "delta", "text", "logprobs", "finish_reason"})
 
 
@@ -92,14 +92,14 @@ class ChunkReader:
 
     __slots__ = (
         "_finished",
-        "_fixed",
-        "_framed",
         "_learnable",
         "_prefix",
         "_running",
         "_running_counts",
         "_seen",
         "final",
+        "fixed",
+        "framed",
         "pieces",
     )
 
@@ -107,8 +107,8 @@ class ChunkReader:
         self.pieces = 0
         self.final: Counts | None = None
         self._prefix = b""  # what stands before choices
-        self._framed = b""  # the same behind a chunk's size
-        self._fixed = b""  # from the end of choices to the running figures; empty: not learned
+        self.framed = b""  # the same behind a chunk's size
+        self.fixed = b""  # from the end of choices to the running figures; empty: not learned
         self._learnable = True
         self._running = b""  # the last running figures, decoded only when somebody asks
         self._running_counts: Counts | None = None
@@ -121,7 +121,7 @@ class ChunkReader:
 
     def read(self, data: bytes) -> bytes | None:
         """The JSON list of choices to relay, or None when the event has nothing for the client. Raises EngineFault."""
-        if self._fixed and data.startswith(self._prefix):
+        if self.fixed and data.startswith(self._prefix):
             choices = self._learned(data, len(self._prefix), len(data))
             if choices is not None:
                 return choices
@@ -135,18 +135,18 @@ class ChunkReader:
         start = data.find(b"\r\n", 0, 8)
         if start < 1 or known_size(data[:start]) != len(data) - start - 4:
             return None
-        if not data.startswith(self._framed, start) or data[-4:] != b"\n\n\r\n":
+        if not data.startswith(self.framed, start) or data[-4:] != b"\n\n\r\n":
             return None
         if data.count(b"\n") != 4 or data.count(b"\r") != 2:
             return None
-        return self._learned(data, start + len(self._framed), len(data) - 4)
+        return self._learned(data, start + len(self.framed), len(data) - 4)
 
     def _learned(self, data: bytes, start: int, end: int) -> bytes | None:
         """Choices that begin at `start` of a chunk that ends at `end`, if the chunk has the learned form and finishes nothing."""
-        fixed = self._fixed
+        fixed = self.fixed
         at = data.rfind(fixed, start, end)
         choices = data[start : at + 1]
-        if _UNFINISHED not in choices or _FINISHED in choices or self._finished:
+        if UNFINISHED not in choices or FINISHED in choices or self._finished:
             return None
         rest = data[at + len(fixed) : end]
         if rest != b"}":
@@ -158,7 +158,19 @@ class ChunkReader:
 
     @property
     def has_learned(self) -> bool:
-        return bool(self._fixed)
+        return bool(self.fixed)
+
+    @property
+    def has_finished(self) -> bool:
+        """Whether a choice has its finish_reason."""
+        return bool(self._finished)
+
+    def take_running(self, rest: bytes) -> bool:
+        """What stands behind `fixed` in a chunk; False if those are no running figures."""
+        if not rest.startswith(_RUNNING):
+            return False
+        self._running = rest
+        return True
 
     def running(self) -> Counts | None:
         """The engine's last running figures."""
@@ -227,8 +239,8 @@ class ChunkReader:
         prefix, rest = data[:start], data[start + len(raw) :]
         cuts = [at for at in (rest.find(mark) for mark in _RUNNING) if at >= 0]
         if raw.startswith(b"[") and data.endswith(b"}") and not any(mark in prefix for mark in _RUNNING):
-            self._framed = b"\r\ndata: " + prefix
-            self._prefix, self._fixed = prefix, b"]" + (rest[: min(cuts)] if cuts else rest[:-1])
+            self.framed = b"\r\ndata: " + prefix
+            self._prefix, self.fixed = prefix, b"]" + (rest[: min(cuts)] if cuts else rest[:-1])
 
 
 def _has_content(choice: dict[str, Any]) -> bool:

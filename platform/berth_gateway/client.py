@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from enum import Enum, auto
 from typing import TYPE_CHECKING
 
@@ -318,6 +319,10 @@ class Client:
         wire.write(out)
         if last:
             self._finish(close=not head.keep_alive or self._gateway.draining)
+
+    def chunk_writer(self) -> Callable[[bytes], None] | None:
+        wire, head = self._wire, self._head
+        return wire.write if wire is not None and self._streaming and head is not None and head.minor == 1 else None
 
     def _timing(self) -> bytes:
         return self._limits + b"openai-processing-ms: %d\r\n" % ((self._gateway.now() - self._since) * 1000)

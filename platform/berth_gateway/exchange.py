@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
 import msgspec
@@ -12,10 +13,11 @@ from berth_gateway.chunks import EngineFault
 from berth_gateway.contract import Outcome, Replica, UsageEvent
 from berth_gateway.engine_errors import read_refusal
 from berth_gateway.errors import Refusal, not_ready
+from berth_gateway.express import Express
 from berth_gateway.head import ResponseHead, write_request
 from berth_gateway.limits import Permit
 from berth_gateway.places import Place
-from berth_gateway.relay import Relayed
+from berth_gateway.relay import Relay, Relayed
 from berth_gateway.relays import relay_for
 from berth_gateway.route import Address, address
 from berth_gateway.spool import SpoolFull
@@ -41,6 +43,9 @@ class Answering(Protocol):
     def stream(self, data: bytes, *, last: bool) -> None:
         """A piece of an event stream; the first brings the head with it, the last ends the answer."""
 
+    def chunk_writer(self) -> Callable[[bytes], None] | None:
+        """Sends bytes as they are, HTTP chunks around them, within an event stream that has begun; None if it has none."""
+
 
 class Exchange:
     """Sends a request to a replica and relays what comes, until one of: done, refused, broken, too late, left, cut."""
@@ -58,6 +63,7 @@ class Exchange:
         self._status = 0
         self._error = b""
         self._relay = relay_for(facts)
+        self._express: Express | None = None
         self._held: list[bytes] = []  # events before the first content: they wait with the head
         self._committed = False
         self._settled = False
@@ -84,7 +90,7 @@ class Exchange:
 
     def _again(self, *, fresh: bool = False) -> None:
         if self._place is not None:
-            self._relay, self._fresh = relay_for(self.facts), fresh
+            self._relay, self._fresh, self._express = relay_for(self.facts), fresh, None
             self._held.clear()
             self._status, self._error = 0, b""
             self._gateway.places.seek(self._place)
@@ -162,7 +168,21 @@ class Exchange:
         if relayed.fault:
             self._engine_fault()
         elif reader.has_learned and self._upstream is not None and not self._held:
-            self._upstream.short_cut = self._take_whole_chunk
+            self._speed_up(self._upstream)
+
+    def _speed_up(self, upstream: Upstream) -> None:
+        """From here on, chunks that look like those before take a shorter way."""
+        relay = self._relay
+        if not isinstance(relay, Relay):
+            upstream.short_cut = self._take_whole_chunk
+            return
+        if self._express is None and relay.flows:
+            write = self._client.chunk_writer()
+            self._express = Express(relay.reader, relay.before, write) if write is not None else None
+        if self._express is None:
+            upstream.short_cut = self._take_whole_chunk
+        elif relay.flows:
+            upstream.express = self._express
 
     def _take_whole_chunk(self, data: bytes) -> bool:
         """The way of nearly every chunk of an answer that flows: the same as `payload`, in fewer steps."""
@@ -303,6 +323,8 @@ class Exchange:
             self._upstream.resume()
 
     def tick(self, now: float) -> None:
+        if self._express is not None and self._express.moved:
+            self._express.moved, self._last_write = False, now
         config = self._gateway.config
         sent_at = None if self._place is None else self._place.sent_at
         silent = self._first_token is None and sent_at is not None and now - sent_at > config.first_byte

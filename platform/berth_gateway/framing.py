@@ -14,7 +14,7 @@ _SIZE_LINE = re.compile(rb"([0-9A-Fa-f]{1,8})(?:;[\t\x20-\x7e\x80-\xff]*)?\Z")
 _TRAILER_LINE = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+:[\t\x20-\x7e\x80-\xff]*\Z")
 
 
-_sizes: dict[bytes, int] = {}
+known_sizes: dict[bytes, int] = {}  # by their lines; what is not in it may be right all the same
 
 
 class FramingError(Exception):
@@ -28,19 +28,19 @@ def chunk(payload: bytes) -> bytes:
 
 def known_size(line: bytes) -> int | None:
     """The size in a line that has been read before; None does not say that it is wrong."""
-    return _sizes.get(line)
+    return known_sizes.get(line)
 
 
 def chunk_size(line: bytes) -> int:
     """Raises FramingError. Engines' chunks have few sizes, so what was read once is remembered."""
-    length = _sizes.get(line)
+    length = known_sizes.get(line)
     if length is None:
         found = _SIZE_LINE.match(line) if len(line) < MAX_LINE else None
         if found is None:
             raise FramingError("chunk size")
         length = int(found[1], 16)
-        if len(line) < 6 and len(_sizes) < 4096:
-            _sizes[line] = length
+        if len(line) < 6 and len(known_sizes) < 4096:
+            known_sizes[line] = length
     return length
 
 

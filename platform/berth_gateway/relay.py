@@ -85,6 +85,16 @@ class Relay:
         except EventTooLarge:
             return Relayed(fault=True)
 
+    @property
+    def before(self) -> bytes:
+        """What each event for the client begins with."""
+        return self._before
+
+    @property
+    def flows(self) -> bool:
+        """Whether the next bytes begin an event, and go to a client that streams."""
+        return self._aggregate is None and self._splitter.between_events
+
     def feed_framed(self, data: bytes) -> bytes | None:
         """`feed` for bytes with their HTTP chunk around them, if that is a short cut; None if they have to go the long way.
 

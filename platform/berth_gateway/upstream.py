@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
+from berth_gateway.express import Express
 from berth_gateway.framing import Body, ChunkedBody, FramingError, LengthBody, UntilClose, known_size
 from berth_gateway.head import HeadError, ResponseHead, read_response
 from berth_gateway.route import Address
@@ -49,11 +50,13 @@ class Upstream:
         "_buffer",
         "_gateway",
         "_keep",
+        "_last_head",
         "_message",
         "_paused",
         "_reused",
         "_started",
         "_wire",
+        "express",
         "short_cut",
         "where",
     )
@@ -66,12 +69,15 @@ class Upstream:
         self._message = b""
         self._body: Body | None = None
         self._buffer = b""
+        self._last_head: tuple[bytes, ResponseHead] | None = None  # engines send the same one again and again
         self._keep = False
         self._reused = False
         self._started = False  # a byte of the answer has come
         self._paused = False
         # Set by the asker while an answer flows: takes bytes that are one whole chunk, and says whether it has.
         self.short_cut: Callable[[bytes], bool] | None = None
+        # The same for streams in the usual form. Only set while the next byte begins a chunk and an event.
+        self.express: Express | None = None
 
     # From the asker
 
@@ -88,14 +94,14 @@ class Upstream:
 
     def release(self) -> None:
         """The asker has all it wants. The connection is kept if the rest of the answer ends as it should."""
-        self._asker = self.short_cut = None
+        self._asker = self.short_cut = self.express = None
         self.resume()
         if self._body is None or not self._body.done:
             self._gateway.finishing[self] = self._gateway.now()
 
     def abort(self) -> None:
         """Ends the connection at once, which tells the engine to stop generating."""
-        self._asker = self.short_cut = None
+        self._asker = self.short_cut = self.express = None
         self._gateway.finishing.pop(self, None)
         if self._wire is not None:
             self._wire.abort()
@@ -126,12 +132,18 @@ class Upstream:
 
     def failed(self) -> None:
         """No connection could be made."""
-        asker, self._asker, self.short_cut = self._asker, None, None
+        asker, self._asker, self.short_cut, self.express = self._asker, None, None, None
         self._message = b""
         if asker is not None:
             asker.broken(answered=False, reused=False)
 
     def received(self, data: bytes) -> None:
+        express = self.express
+        if express is not None:
+            data = express.take(data)
+            if not data:
+                return
+            self.express = None  # until the asker finds that it fits again
         if self.short_cut is not None:
             data = self._take_whole_chunks(data)
             if not data:
@@ -141,21 +153,26 @@ class Upstream:
             self.abort()
             return
         try:
-            self._started = True
-            if self._body is None:
-                rest = self._read_head(self._buffer + data if self._buffer else data)
-                if rest is None:
-                    return
-                data = rest
-            body = self._body
-            if body is None:
-                return
-            payload = body.feed(data)
+            self._read(data)
         except (HeadError, FramingError):
             self._break()
+
+    def _read(self, data: bytes) -> None:
+        """The long way. Raises HeadError, FramingError."""
+        self._started = True
+        if self._body is None:
+            rest = self._read_head(self._buffer + data if self._buffer else data)
+            if rest is None:
+                return
+            data = rest
+        body = self._body
+        if body is None:
             return
+        payload = body.feed(data)
         if payload and self._asker is not None:
             self._asker.payload(payload)
+            if self.express is not None and not (isinstance(body, ChunkedBody) and body.between_chunks):
+                self.express = None
         if body.done and body is self._body:
             self._finish(body)
 
@@ -180,7 +197,7 @@ class Upstream:
     def _read_head(self, data: bytes) -> bytes | None:
         """What follows the head; None while it is incomplete."""
         while True:
-            head = read_response(data)
+            head = self._head_of(data)
             if head is None:
                 self._buffer = data
                 return None
@@ -201,8 +218,17 @@ class Upstream:
             self._asker.answered(head)
         return data
 
+    def _head_of(self, data: bytes) -> ResponseHead | None:
+        known = self._last_head
+        if known is not None and data.startswith(known[0]):
+            return known[1]
+        head = read_response(data)
+        if head is not None:
+            self._last_head = data[: head.consumed], head
+        return head
+
     def _finish(self, body: Body) -> None:
-        asker, self._asker, self.short_cut = self._asker, None, None
+        asker, self._asker, self.short_cut, self.express = self._asker, None, None, None
         self._gateway.finishing.pop(self, None)
         self._body = None
         self.resume()
@@ -215,7 +241,7 @@ class Upstream:
         """The connection is gone."""
         self._wire = None
         self._gateway.finishing.pop(self, None)
-        asker, self._asker, self.short_cut = self._asker, None, None
+        asker, self._asker, self.short_cut, self.express = self._asker, None, None, None
         if asker is None:
             self._gateway.router.forget(self.where, self)
         elif isinstance(self._body, UntilClose):
@@ -224,7 +250,7 @@ class Upstream:
             asker.broken(answered=self._started, reused=self._reused)
 
     def _break(self) -> None:
-        asker, self._asker, self.short_cut = self._asker, None, None
+        asker, self._asker, self.short_cut, self.express = self._asker, None, None, None
         self.abort()
         if asker is not None:
             asker.broken(answered=True, reused=self._reused)

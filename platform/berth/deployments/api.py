@@ -114,6 +114,18 @@ class ResumeView(OrgView):
         return Response(_shown(self, services.resume(found, _user(request))))
 
 
+class WakeView(OrgView):
+    actions = {"POST": Action.DEPLOYMENTS_WRITE}
+
+    @extend_schema(operation_id="wake_deployment", request=NoBody, responses=DeploymentOut)
+    def post(self, request: Request, org: str, name: str) -> Response:
+        """Starts it if it sleeps, as the next request would."""
+        read_body(NoBody, request)
+        found = selectors.get_deployment(self.org, name)
+        services.wake(found, _user(request))
+        return Response(_shown(self, found))
+
+
 class EventsView(OrgView):
     actions = {"GET": Action.DEPLOYMENTS_READ}
 
@@ -173,6 +185,7 @@ urlpatterns = [
     path(_ONE, DeploymentView.as_view()),
     path(f"{_ONE}/pause", PauseView.as_view()),
     path(f"{_ONE}/resume", ResumeView.as_view()),
+    path(f"{_ONE}/wake", WakeView.as_view()),
     path(f"{_ONE}/events", EventsView.as_view()),
     path(f"{_ONE}/revisions", RevisionsView.as_view()),
     path(f"{_ONE}/logs", LogsView.as_view()),

@@ -26,6 +26,7 @@ class State(models.TextChoices):
     READY = "ready"
     UPDATING = "updating"
     DEGRADED = "degraded"  # serving, with fewer replicas than wanted
+    ASLEEP = "asleep"  # no replica runs, because nobody asked for one; the next request wakes it
     STOPPING = "stopping"
     PAUSED = "paused"
     FAILED = "failed"
@@ -45,6 +46,9 @@ class Deployment(Limited, OrgOwned):
         "deployments.Revision", null=True, on_delete=models.PROTECT, related_name="+"
     )  # the wanted one
     created_by = models.ForeignKey(User, null=True, on_delete=models.PROTECT, related_name="+")
+    sleep_after_seconds = models.PositiveIntegerField(null=True, blank=True)  # without a request; None: it never sleeps
+    hold_seconds = models.PositiveIntegerField(default=300)  # how long a request waits for it to wake or start
+    woken_at = models.DateTimeField(null=True, blank=True)  # when somebody last asked for it while it slept
     # The lease: who may act now. A writer whose token no longer matches writes nothing.
     lease_token = models.UUIDField(null=True, blank=True)
     lease_until = models.DateTimeField(null=True, blank=True)
@@ -63,6 +67,12 @@ class Deployment(Limited, OrgOwned):
 
     def __str__(self) -> str:
         return self.name
+
+    @property
+    def sleeping(self) -> bool:
+        """Whether it sleeps and nobody has asked for it since."""
+        woken = self.woken_at is not None and self.woken_at >= self.state_since
+        return self.state == State.ASLEEP and not woken
 
 
 class Revision(OrgOwned):

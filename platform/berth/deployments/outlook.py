@@ -77,6 +77,8 @@ def upcoming(deployment: Deployment, replicas: Sequence[Replica], times: Usual) 
             return Next(
                 "retry", "It is tried again in some minutes. Resume tries at once; a new revision helps more.", 600.0
             )
+        case State.ASLEEP:
+            return Next("wake", "The next request wakes it and waits until it answers.", sum(times.seconds.values()))
         case State.PAUSED | State.DELETED | State.READY:
             return None
     if deployment.reason == "backing_off":

@@ -16,6 +16,7 @@ from django.db import connection, transaction
 
 from berth.compute.provider import NoCapacity, ObservedReplica, Provider, ProviderError, ProviderUnavailable
 from berth.deployments import lease
+from berth.deployments.activity import last_request_at
 from berth.deployments.history import record, tell
 from berth.deployments.launching import launch_spec
 from berth.deployments.models import Deployment, Replica, Revision
@@ -61,6 +62,7 @@ def _look(deployment: Deployment, provider: Provider, clock: Clock) -> datetime:
         raise ValueError("a deployment without a revision")
     observed = {replica.name: replica for replica in provider.observe(str(deployment.pk))}
     room = room_on(provider.offers(), revision)
+    asked = last_request_at(deployment, clock()) if deployment.sleep_after_seconds is not None else None
     now = clock()
     with transaction.atomic():
         row = lease.locked(deployment)
@@ -70,11 +72,11 @@ def _look(deployment: Deployment, provider: Provider, clock: Clock) -> datetime:
             return now  # what is wanted has just changed: look again with that
         replicas = list(living(row))
         wanted = wanted_of(row, revision)
-        world = look(row, revision, wanted, replicas, list(observed.values()), room, now)
+        world = look(row, revision, wanted, replicas, list(observed.values()), room, now, asked)
         decision = step(wanted, world)
         if _starts_new(decision):
             _one_at_a_time()
-            world = look(row, revision, wanted, replicas, list(observed.values()), room, now)
+            world = look(row, revision, wanted, replicas, list(observed.values()), room, now, asked)
             decision = step(wanted, world)
         _write(row, revision, replicas, observed, world, decision, now)
     deployment.state = row.state

@@ -90,13 +90,24 @@ class DeployIn(PlanIn):
 
 
 class ChangeIn(StrictSerializer):
-    """What is absent stays. `needs` and `pins` are replaced as a whole. `limits` alone make no new revision."""
+    """What is absent stays. `needs` and `pins` are replaced as a whole. `limits`, `sleep_after_seconds` and `hold_seconds` make no
+    new revision."""
 
     version = serializers.IntegerField(required=False, min_value=1)
     needs = NeedsIn(required=False)
     pins = PinsIn(required=False)
     replicas = _replicas()
     limits = LimitsIn(required=False)
+    sleep_after_seconds = serializers.IntegerField(
+        required=False,
+        allow_null=True,
+        min_value=1,
+        max_value=30 * 86_400,
+        help_text="Without a request for so long it sleeps; null: never",
+    )
+    hold_seconds = serializers.IntegerField(
+        required=False, min_value=0, max_value=3600, help_text="How long a request waits for it to wake or start"
+    )
 
 
 class LogQuery(StrictSerializer):
@@ -242,6 +253,8 @@ class DeploymentOut(serializers.Serializer[Any]):
     next = NextOut(allow_null=True)
     created_at = serializers.DateTimeField()
     limits = LimitsOut()
+    sleep_after_seconds = serializers.IntegerField(allow_null=True, help_text="null: it never sleeps")
+    hold_seconds = serializers.IntegerField()
 
     def to_representation(self, instance: Deployment) -> dict[str, Any]:
         revision = instance.revision
@@ -267,6 +280,8 @@ class DeploymentOut(serializers.Serializer[Any]):
             "next": None if coming is None else msgspec.to_builtins(coming),
             "created_at": instance.created_at,
             "limits": instance.limits,
+            "sleep_after_seconds": instance.sleep_after_seconds,
+            "hold_seconds": instance.hold_seconds,
         }
         shown: dict[str, Any] = super().to_representation(content)
         return shown

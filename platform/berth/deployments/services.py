@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from django.db import IntegrityError, transaction
 from django.utils import timezone
+from msgspec import UNSET, UnsetType
 
 from berth.catalog.models import ModelVersion
 from berth.compute.provider import Provider
@@ -98,14 +99,19 @@ def update(
     pins: Wishes | None = None,
     replicas: int | None = None,
     limits: Mapping[str, int | None] | None = None,
+    sleep_after_seconds: int | UnsetType | None = UNSET,
+    hold_seconds: int | None = None,
     provider: Provider | None = None,
 ) -> Deployment:
-    """Makes a new revision; what is not given stays. The revision before it serves until the new one is ready. Limits are no part of
-    a revision: they hold at once, and with nothing else given no revision is made."""
+    """Makes a new revision; what is not given stays. The revision before it serves until the new one is ready. Limits, sleep and holding
+    are no part of a revision: they hold at once, and with nothing else given no revision is made. Sleep None: never."""
     if limits is not None:
         deployment = _set_limits(deployment, limits)
-        if version is None and needs is None and pins is None and replicas is None:
-            return deployment
+    if sleep_after_seconds is not UNSET or hold_seconds is not None:
+        deployment = _set_sleep(deployment, actor, sleep_after_seconds, hold_seconds)
+    at_once = limits is not None or sleep_after_seconds is not UNSET or hold_seconds is not None
+    if at_once and version is None and needs is None and pins is None and replicas is None:
+        return deployment
     before = _revision(deployment)
     wanted, fixed = read_wishes(
         before.needs if needs is None else needs, before.plan.get("pins", {}) if pins is None else pins
@@ -131,6 +137,36 @@ def _set_limits(deployment: Deployment, limits: Mapping[str, int | None]) -> Dep
     deployment.save(update_fields=deployment.set_limits(limits))
     announce("limits")
     return deployment
+
+
+@transaction.atomic
+def _set_sleep(
+    deployment: Deployment, actor: User | None, sleep_after: int | UnsetType | None, hold: int | None
+) -> Deployment:
+    deployment = _locked(deployment)
+    if sleep_after is not UNSET:
+        deployment.sleep_after_seconds = sleep_after
+    if hold is not None:
+        deployment.hold_seconds = hold
+    deployment.save(update_fields=["sleep_after_seconds", "hold_seconds"])
+    told = {"sleep_after_seconds": deployment.sleep_after_seconds, "hold_seconds": deployment.hold_seconds}
+    record(deployment, "sleep_changed", timezone.now(), actor=actor, **told)
+    _wanted_changed(deployment)
+    return deployment
+
+
+@transaction.atomic
+def wake(deployment: Deployment, actor: User | None) -> bool:
+    """Starts it if it sleeps; whether it did. Actor None: a request waits for it. Waking twice is no error."""
+    deployment = _locked(deployment)
+    if not deployment.sleeping or deployment.desired != Desired.RUNNING:
+        return False
+    now = timezone.now()
+    deployment.woken_at = now
+    deployment.save(update_fields=["woken_at"])
+    record(deployment, "woken", now, actor=actor)
+    _wanted_changed(deployment)
+    return True
 
 
 def pause(deployment: Deployment, actor: User | None) -> Deployment:

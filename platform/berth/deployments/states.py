@@ -14,6 +14,7 @@ class State(StrEnum):
     READY = "ready"
     UPDATING = "updating"
     DEGRADED = "degraded"
+    ASLEEP = "asleep"
     STOPPING = "stopping"
     PAUSED = "paused"
     FAILED = "failed"
@@ -24,13 +25,16 @@ _S = State
 _ALWAYS: Final = frozenset({_S.PAUSED, _S.DELETED})  # nothing runs any more, which can be found at any time
 _WAYS_UP: Final = frozenset({_S.QUEUED, _S.STARTING, _S.FAILED})
 _SERVING: Final = frozenset({_S.READY, _S.UPDATING, _S.DEGRADED})
+_WAYS_DOWN: Final = frozenset({_S.STOPPING, _S.ASLEEP})
 
 MOVES: Final[dict[State, frozenset[State]]] = {
-    _S.QUEUED: _WAYS_UP | _SERVING | {_S.STOPPING} | _ALWAYS,
-    _S.STARTING: _WAYS_UP | _SERVING | {_S.STOPPING} | _ALWAYS,
-    _S.READY: _WAYS_UP | _SERVING | {_S.STOPPING} | _ALWAYS,
-    _S.UPDATING: _WAYS_UP | _SERVING | {_S.STOPPING} | _ALWAYS,
-    _S.DEGRADED: _WAYS_UP | _SERVING | {_S.STOPPING} | _ALWAYS,
+    _S.QUEUED: _WAYS_UP | _SERVING | _WAYS_DOWN | _ALWAYS,
+    _S.STARTING: _WAYS_UP | _SERVING | _WAYS_DOWN | _ALWAYS,
+    _S.READY: _WAYS_UP | _SERVING | _WAYS_DOWN | _ALWAYS,
+    _S.UPDATING: _WAYS_UP | _SERVING | _WAYS_DOWN | _ALWAYS,
+    _S.DEGRADED: _WAYS_UP | _SERVING | _WAYS_DOWN | _ALWAYS,
+    # What sleeps has let its replicas go, so it has to start before it serves.
+    _S.ASLEEP: _WAYS_UP | _WAYS_DOWN | _ALWAYS,
     # What is stopping does not serve again, what has failed or is paused has to start first.
     _S.STOPPING: _WAYS_UP | {_S.STOPPING} | _ALWAYS,
     _S.PAUSED: _WAYS_UP | _ALWAYS,

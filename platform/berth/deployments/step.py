@@ -18,6 +18,7 @@ BACK_OFF: Final = (0.0, 2.0, 5.0, 15.0)  # seconds before the next try, by failu
 CRASH_LOOP_AFTER: Final = len(BACK_OFF) + 1  # failures in a row; then nobody waits for it any more
 CRASH_LOOP_RETRY: Final = 600.0  # seconds: one more try now and then, until somebody acts
 DRAIN_SECONDS: Final = 30
+WAKING: Final = "waking"  # the reason of a start that follows a sleep
 SURGE: Final = 1  # replicas above the wanted number while one revision replaces another
 
 _SOON, _NO_ROOM, _IDLE, _NEVER = 0.5, 3.0, 10.0, 3600.0  # seconds until the next look
@@ -74,6 +75,8 @@ def step(wanted: Wanted, world: World) -> Decision:
     stops: list[Action] = [Stop(name, 0) for name in world.merged.orphans]
     stops += [_end(seen) for seen in world.merged.seen if _may_end(seen, world.now)]
     if wanted.desired is Want.RUNNING:
+        if _may_sleep(wanted, world):
+            return _asleep(world, stops)
         return _running(wanted, world, stops)
     return _going_down(wanted, world, stops)
 
@@ -84,6 +87,28 @@ def _may_end(seen: Seen, now: float) -> bool:
 
 def _end(seen: Seen) -> Stop:
     return Stop(seen.name, DRAIN_SECONDS if seen.drain else 0)
+
+
+def _may_sleep(wanted: Wanted, world: World) -> bool:
+    due = _sleep_due(wanted, world)
+    return wanted.sleep_after is not None and (world.sleeping or (due is not None and world.now >= due))
+
+
+def _sleep_due(wanted: Wanted, world: World) -> float | None:
+    """When it may sleep if no request comes: the clock starts when all replicas are ready, and anew with each request. None: not as
+    long as something is on its way."""
+    fleet = _sorted(wanted, world.merged.seen)
+    if wanted.sleep_after is None or fleet.ready < wanted.replicas or fleet.old:
+        return None
+    since = max(seen.ready_since or world.now for seen in fleet.current)
+    return max(since, world.last_request_at or 0.0, world.woken_at or 0.0) + wanted.sleep_after
+
+
+def _asleep(world: World, stops: list[Action]) -> Decision:
+    """No replica is kept. What runs is finished first, as whenever a replica is retired."""
+    retire: list[Action] = [Retire(seen.name) for seen in world.merged.seen if seen.life is not Life.LEAVING]
+    check_at = world.now + (_SOON if world.merged.seen else _NEVER)
+    return Decision((*stops, *retire), State.ASLEEP, "", "", check_at, 0)
 
 
 def _going_down(wanted: Wanted, world: World, stops: list[Action]) -> Decision:
@@ -219,7 +244,8 @@ def _named(
     if fleet.ready >= wanted.replicas:
         if fleet.old or any(seen.drain for seen in fleet.leaving):
             return decided(State.READY, "", "", soon)
-        return decided(State.READY, "", "", world.now + _IDLE)
+        due = _sleep_due(wanted, world)
+        return decided(State.READY, "", "", world.now + _IDLE if due is None else min(due, world.now + _IDLE))
     if waiting and world.last_failure is not None:
         return _after_failure(wanted, world, fleet, decided, failures, retry_at)
     if short_of_room:
@@ -230,7 +256,8 @@ def _named(
         message = f"{fleet.ready} of {wanted.replicas} replicas answer; the others are starting."
         return decided(State.DEGRADED, "replicas_starting", message, soon)
     if on_the_way:
-        return decided(State.STARTING, "", "", soon)
+        waking = world.state == State.ASLEEP or world.reason == WAKING
+        return decided(State.STARTING, WAKING if waking else "", "", soon)
     return decided(State.STARTING, "waiting_for_end", "The replicas before it are still ending.", soon)
 
 

@@ -12,8 +12,9 @@ from django.utils import timezone
 from berth.celery import app
 from berth.compute.provider import ProviderUnavailable
 from berth.compute.registry import default_provider
-from berth.deployments import kick, sweep
+from berth.deployments import kick, sweep, waking
 from berth.deployments.reconcile import reconcile as look
+from berth.outbox.valkey import UNAVAILABLE
 
 log = logging.getLogger(__name__)
 
@@ -32,6 +33,15 @@ def sweep_all() -> None:
         log.warning("provider_unavailable", extra={"provider": provider.name})
     for deployment_id in sweep.due(timezone.now()):
         kick.ask(deployment_id)
+
+
+@app.task(name="berth.deployments.tasks.wake")
+def wake_asked() -> None:
+    """By the clock, several times in a second's time: a request waits for each."""
+    try:
+        waking.wake_those_asked_for()
+    except UNAVAILABLE as error:
+        log.warning("wake_deferred", extra={"reason": type(error).__name__})
 
 
 @app.task(name=kick.RECONCILE_TASK)

@@ -46,6 +46,7 @@ def wanted_of(deployment: Deployment, revision: Revision) -> Wanted:
         same=frozenset(alike.values_list("number", flat=True)),
         replicas=revision.replicas,
         memory=revision.memory,
+        sleep_after=deployment.sleep_after_seconds,
     )
 
 
@@ -57,6 +58,7 @@ def look(
     observed: Sequence[ObservedReplica],
     room: Room,
     now: datetime,
+    last_request_at: float | None = None,
 ) -> World:
     """The world as it is at `now`. Failures that were just seen are counted in."""
     merged = merge([_row(row) for row in rows], [sight_of(each) for each in observed], now.timestamp())
@@ -71,6 +73,10 @@ def look(
         attempts=_attempts(deployment, revision),
         failures=failures,
         last_failure=last,
+        reason=deployment.reason,
+        sleeping=deployment.sleeping,
+        last_request_at=last_request_at,
+        woken_at=deployment.woken_at.timestamp() if deployment.woken_at else None,
     )
 
 

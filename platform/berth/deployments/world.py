@@ -41,6 +41,7 @@ class Wanted(msgspec.Struct, frozen=True):
     replicas: int
     memory: int  # bytes, of one replica
     permanent: frozenset[str] = PERMANENT
+    sleep_after: float | None = None  # seconds without a request; None: it never sleeps
 
 
 class Life(StrEnum):
@@ -121,6 +122,12 @@ class World(msgspec.Struct, frozen=True):
     attempts: dict[int, int]  # ordinal -> attempts so far, of the wanted revision
     failures: int  # in a row
     last_failure: Failure | None
+    reason: str = ""  # why it is in that state, as it was last explained
+    sleeping: bool = False  # it sleeps, and nobody has asked for it since
+    last_request_at: float | None = (
+        None  # when a request last arrived, waited or ran, as gateways say and as was metered
+    )
+    woken_at: float | None = None
 
 
 RETIRE_SECONDS: Final = 1.5  # gateways hear of a change within a second; only then is a replica asked to end

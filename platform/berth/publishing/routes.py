@@ -14,20 +14,23 @@ from berth.billing.prices import PriceBook, book_for
 from berth.billing.spending import pico
 from berth.deployments import models as rooms
 from berth.deployments.secrets import replica_secret
+from berth.deployments.waking import sleep_of
 from berth.orgs.limits import for_gateways
 from berth_gateway.contract import PRICE_CEILING, Price, Replica, Route, RouteState
 
 _STARTING_PHASES = frozenset({"fetching", "verifying", "loading", "warming"})
-_STARTING_STATES = frozenset({rooms.State.QUEUED, rooms.State.STARTING, rooms.State.UPDATING})
+_STARTING_STATES = frozenset({rooms.State.QUEUED, rooms.State.STARTING, rooms.State.UPDATING, rooms.State.ASLEEP})
 _HISTORY = 200  # latest starts that say how long one usually takes
 
 
-def route_state(state: str, desired: str, *, any_ready: bool, any_starting: bool) -> RouteState:
+def route_state(state: str, desired: str, *, any_ready: bool, any_starting: bool, sleeping: bool = False) -> RouteState:
     """What a request meets. A replica that answers serves in every state but a wanted pause: an update drops nothing."""
     if desired == rooms.Desired.PAUSED:
         return RouteState.PAUSED
     if any_ready:
         return RouteState.READY
+    if sleeping:
+        return RouteState.ASLEEP
     if state == rooms.State.FAILED:
         return RouteState.UNAVAILABLE
     if any_starting or state in _STARTING_STATES:
@@ -62,7 +65,14 @@ def _route(
 ) -> Route:
     ready = _serving(replica for replica in replicas if replica.phase == "ready" and replica.port is not None)
     starting = [replica for replica in replicas if replica.phase in _STARTING_PHASES]
-    state = route_state(deployment.state, deployment.desired, any_ready=bool(ready), any_starting=bool(starting))
+    sleeping = deployment.sleeping
+    state = route_state(
+        deployment.state,
+        deployment.desired,
+        any_ready=bool(ready),
+        any_starting=bool(starting) and not sleeping,
+        sleeping=sleeping,
+    )
     wanted = deployment.revision
     if wanted is None:  # excluded by the query
         raise ValueError("a route needs a revision")
@@ -83,11 +93,20 @@ def _route(
         context_length=min(revision.context_length for revision in revisions.values()),
         created=int(deployment.created_at.timestamp()),
         replicas=tuple(
-            Replica(name=each.name, host=each.host, port=each.port or 0, secret=replica_secret(each.name))
+            Replica(
+                name=each.name,
+                host=each.host,
+                port=each.port or 0,
+                secret=replica_secret(each.name),
+                slots=each.revision.slots,
+                revision=each.revision.number,
+            )
             for each in ready
             if state is RouteState.READY
         ),
         ready_in_seconds=_time_left(starting, usual, now) if state is RouteState.LOADING else None,
+        asleep_since=sleep_of(deployment) if sleeping else None,
+        hold_seconds=deployment.hold_seconds,
         limits=for_gateways(deployment.limit_rpm, deployment.limit_tpm, deployment.limit_concurrency),
         prices=_prices(deployment, book, now),
     )

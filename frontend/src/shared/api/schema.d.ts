@@ -392,6 +392,23 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/orgs/{org}/deployments/{name}/wake": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** @description Starts it if it sleeps, as the next request would. */
+        post: operations["wake_deployment"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/orgs/{org}/events": {
         parameters: {
             query?: never;
@@ -907,13 +924,20 @@ export interface components {
             id: string;
             name: string | null;
         };
-        /** @description What is absent stays. `needs` and `pins` are replaced as a whole. `limits` alone make no new revision. */
+        /**
+         * @description What is absent stays. `needs` and `pins` are replaced as a whole. `limits`, `sleep_after_seconds` and `hold_seconds` make no
+         *     new revision.
+         */
         ChangeInRequest: {
             version?: number;
             needs?: components["schemas"]["NeedsInRequest"];
             pins?: components["schemas"]["PinsInRequest"];
             replicas?: number;
             limits?: components["schemas"]["LimitsInRequest"];
+            /** @description Without a request for so long it sleeps; null: never */
+            sleep_after_seconds?: number | null;
+            /** @description How long a request waits for it to wake or start */
+            hold_seconds?: number;
         };
         ChangeOut: {
             applied: number;
@@ -1024,6 +1048,9 @@ export interface components {
             /** Format: date-time */
             created_at: string;
             limits: components["schemas"]["LimitsOut"];
+            /** @description null: it never sleeps */
+            sleep_after_seconds: number | null;
+            hold_seconds: number;
         };
         /** @description One page of a list. */
         DeploymentPage: {
@@ -1573,7 +1600,7 @@ export interface components {
         /** @enum {string} */
         SourceEnum: "sample" | "path";
         /** @enum {string} */
-        StateEnum: "queued" | "starting" | "ready" | "updating" | "degraded" | "stopping" | "paused" | "failed" | "deleted";
+        StateEnum: "queued" | "starting" | "ready" | "updating" | "degraded" | "asleep" | "stopping" | "paused" | "failed" | "deleted";
         StatementDetailOut: {
             period: string;
             status: components["schemas"]["StatementStatusEnum"];
@@ -3033,6 +3060,47 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["RevisionPage"];
+                };
+            };
+            /** @description Error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": {
+                        error: {
+                            code: string;
+                            message: string;
+                            params: {
+                                [key: string]: unknown;
+                            };
+                            field: string | null;
+                            request_id: string;
+                        };
+                    };
+                };
+            };
+        };
+    };
+    wake_deployment: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                name: string;
+                org: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["DeploymentOut"];
                 };
             };
             /** @description Error */

@@ -46,6 +46,7 @@ class _Run:
     """The state of one simulation. All running sequences get a token in the same step, so each leaves in the order it came."""
 
     def __init__(self, place: Placement, load: Load, server: Server, requests: int, gap: float, think: float) -> None:
+        load = Load(max(1.0, load.input), max(1.0, load.output), max(1.0, load.concurrency))
         self.place, self.load, self.server, self.think = place, load, server, think
         self.context = load.input + load.output / 2.0
         self.weight = token_weight(
@@ -164,7 +165,7 @@ def simulate(
     if start == STEADY and load.concurrency > 1:
         found = steady(place, load, cache_tokens=server.cache_tokens, max_sequences=server.max_sequences)
         gap = load.output / found.throughput
-    return _Run(place, load, server, int(max(1.0, waves) * load.concurrency), gap, think).run()
+    return _Run(place, load, server, int(max(1.0, waves) * max(1.0, load.concurrency)), gap, think).run()
 
 
 def first_token(place: Placement, prompt: float) -> float:

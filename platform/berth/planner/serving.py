@@ -28,9 +28,9 @@ class Steady(msgspec.Struct, frozen=True):
 
 def steady(place: Placement, load: Load, *, cache_tokens: float | None = None, max_sequences: int = 1024) -> Steady:
     """`cache_tokens`: how many tokens the key-value cache holds; None: enough."""
-    running = min(load.concurrency, max_sequences * place.attention_replicas)
+    running = min(max(1.0, load.concurrency), max_sequences * place.attention_replicas)
     if cache_tokens is not None:
-        running = min(running, max(1.0, cache_tokens / held_tokens(place, load)))
+        running = min(running, max(1.0, cache_tokens / max(1.0, held_tokens(place, load))))
     output = max(1.0, load.output)
     context = load.input + output / 2.0
     work = prefill_work(place, load.input) if load.input else 0.0

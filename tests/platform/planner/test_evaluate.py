@@ -10,6 +10,8 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from berth.planner.evaluate import Answered, Report, as_json, evaluate, main, rankings, summary, text
 from berth.planner.measurements import COLUMNS, BadFile, read_measurements
@@ -151,6 +153,32 @@ def test_weights_of_a_device_follow_from_how_the_model_is_split(
     )  # fmt: skip
     (item,) = evaluate(read_measurements(io.StringIO(row))).answered
     assert item.error == pytest.approx(0, abs=0.01)
+
+
+SOME = {
+    "model": ["llama-3.1-8b", "deepseek-v3", "qwen3-next-80b-a3b", "phi-2", "Unheard-Of 9B"],
+    "runtime": ["vLLM", "llama.cpp", "TensorRT-LLM", "transformers"],
+    "quant": ["BF16", "FP8", "Q4_K_M", "AWQ", ""], "gpu": ["H100 80GB", "T4", "M1 8GB", "Pi 5 - 8GB [CPU]", "B200"],
+    "gpu_count": ["1", "2", "8"],
+    "tensor_parallel": ["", "1", "8"], "input_tokens": ["", "0", "1", "128", "100000"], "output_tokens": ["", "0", "1", "512"],
+    "concurrency": ["", "0", "1", "300", "max load"], "arch_notes": ["dense MHA", "MoE 3B active", "dense GQA; PP4"],
+    "unit": ["ms", "GiB", "tok/s"],
+    "metric": [
+        "ttft_ms", "tpot_ms", "output_tok_s_total", "prefill_tok_s", "decode_tok_s_per_user", "fits", "gpu_memory_used",
+        "kv_cache_capacity",
+    ],
+}  # fmt: skip
+
+
+@given(fields=st.fixed_dictionaries({name: st.sampled_from(values) for name, values in SOME.items()}))
+@settings(max_examples=150, deadline=None)
+def test_any_row_is_answered_with_a_finite_number_or_a_reason(fields: dict[str, str]) -> None:
+    found = evaluate(read_measurements(io.StringIO(_file(**fields))))
+    assert len(found.answered) + len(found.unanswered) == 1
+    for item in found.answered:
+        assert 0 <= item.answer.value < float("inf")
+    for _, why in found.unanswered:
+        assert why
 
 
 @pytest.mark.parametrize(("gpu", "fits"), [("H100 80GB", 1.0), ("L4", 0.0)])

@@ -58,7 +58,7 @@ function Detail({ deployment, tab }: { deployment: Deployment; tab: Tab }) {
       scope={org.name}
       lead={
         <div className="row">
-          <span role="status"><StateBadge state={deployment.state} /></span>
+          <span role="status"><StateBadge deployment={deployment} /></span>
           <span>
             {t("deployment.summary", {
               revision: String(revision.number),

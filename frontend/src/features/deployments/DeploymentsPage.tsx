@@ -58,7 +58,7 @@ export function DeploymentTable({ items }: { items: readonly Deployment[] }) {
       rowKey={(each) => each.id}
       columns={[
         { head: t("common.name"), cell: (each) => <Link href={`/o/${slug}/deployments/${each.name}`}>{each.name}</Link> },
-        { head: t("common.status"), cell: (each) => <StateBadge state={each.state} /> },
+        { head: t("common.status"), cell: (each) => <StateBadge deployment={each} /> },
         { head: t("deployments.replicas"), cell: (each) => `${readyReplicas(each)} / ${each.revision.replicas}`, end: true },
         { head: t("deployments.model"), cell: (each) => `${each.model} v${each.version}` },
         { head: t("deployments.hardware"), cell: (each) => `${each.revision.quantization} · ${each.revision.engine} · ${each.revision.tier}` },

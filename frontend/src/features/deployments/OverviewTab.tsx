@@ -4,7 +4,7 @@ import { dateTime, millis } from "@/shared/format/time";
 import { useI18n } from "@/shared/i18n";
 import { Notice } from "@/shared/ui/Notice";
 import { Card } from "@/shared/ui/Page";
-import { isMoving } from "@/shared/ui/Status";
+import { isMoving, stateWord } from "@/shared/ui/Status";
 import { Facts, Table } from "@/shared/ui/Table";
 import { CallIt } from "./CallIt";
 import { useCause } from "./cause";
@@ -43,9 +43,9 @@ function Situation({ deployment }: { deployment: Deployment }) {
   if (state === "failed") return <Notice tone="danger" title={t("deployment.failedTitle")}>{because}</Notice>;
   if (state === "degraded") return <Notice tone="warn" title={t("deployment.degradedTitle")}>{because}</Notice>;
   if (state === "paused") return <Notice tone="idle" title={t("deployment.pausedTitle")} />;
-  if (!isMoving(state)) return null;
+  if (!isMoving(state) && state !== "asleep") return null;
   return (
-    <Notice tone="info" title={t(`state.${state}`)}>
+    <Notice tone={state === "asleep" ? "idle" : "info"} title={t(`state.${stateWord(deployment)}`)}>
       {because}
       {next ? <Next next={next} /> : null}
     </Notice>

@@ -7,13 +7,13 @@ import { useOrg } from "@/shared/session";
 import { Button } from "@/shared/ui/Button";
 import { ErrorNotice } from "@/shared/ui/ErrorNotice";
 
-/** Pause while it runs, Resume while it is paused, Retry when it failed. */
+/** Pause while it runs, Resume while it is paused, Retry when it failed, and Wake now while it sleeps. */
 export function StateActions({ deployment }: { deployment: Deployment }) {
   const { t } = useI18n();
   const { slug, can } = useOrg();
   const client = useQueryClient();
   const act = useMutation({
-    mutationFn: (what: "pause" | "resume") => api[what](slug, deployment.name),
+    mutationFn: (what: "pause" | "resume" | "wake") => api[what](slug, deployment.name),
     onSuccess: (fresh) => client.setQueryData(keys.deployment(slug, deployment.name), fresh),
     onSettled: () => client.invalidateQueries({ queryKey: keys.deployments(slug) }),
   });
@@ -23,6 +23,9 @@ export function StateActions({ deployment }: { deployment: Deployment }) {
   return (
     <div className="stack-s">
       <div className="row">
+        {deployment.state === "asleep" && !resume ? (
+          <Button kind="primary" busy={act.isPending} onClick={() => act.mutate("wake")}>{t("deployment.wake")}</Button>
+        ) : null}
         {resume ? (
           <Button kind="primary" busy={act.isPending} onClick={() => act.mutate("resume")}>{act.isPending ? t("deployment.resuming") : label}</Button>
         ) : (

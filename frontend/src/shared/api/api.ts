@@ -47,6 +47,7 @@ export const api = {
   deleteDeployment: (slug: string, name: string) => request<unknown>("DELETE", deployment(slug, name)),
   pause: (slug: string, name: string) => request<T.Deployment>("POST", deployment(slug, name, "/pause")),
   resume: (slug: string, name: string) => request<T.Deployment>("POST", deployment(slug, name, "/resume")),
+  wake: (slug: string, name: string) => request<T.Deployment>("POST", deployment(slug, name, "/wake")),
   deploymentEvents: (slug: string, name: string, cursor?: string) =>
     request<T.Page<T.DeploymentEvent>>("GET", deployment(slug, name, "/events"), { query: { cursor } }),
   revisions: (slug: string, name: string) => request<T.Page<T.Revision>>("GET", deployment(slug, name, "/revisions")),

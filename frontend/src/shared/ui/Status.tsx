@@ -8,6 +8,7 @@ const STATES: Record<DeploymentState, [Tone, IconName]> = {
   ready: ["ok", "check"],
   updating: ["info", "spinner"],
   degraded: ["warn", "alert"],
+  asleep: ["idle", "clock"],
   stopping: ["idle", "spinner"],
   paused: ["idle", "pause"],
   failed: ["danger", "cross"],
@@ -24,10 +25,15 @@ export function Badge({ tone, icon, children }: { tone: Tone; icon: IconName; ch
   );
 }
 
-export function StateBadge({ state }: { state: DeploymentState }) {
+/** A start that follows a sleep has a word of its own. */
+export function stateWord({ state, reason }: { state: DeploymentState; reason: string }): DeploymentState | "waking" {
+  return state === "starting" && reason === "waking" ? "waking" : state;
+}
+
+export function StateBadge({ deployment }: { deployment: { state: DeploymentState; reason: string } }) {
   const { t } = useI18n();
-  const [tone, icon] = STATES[state];
-  return <Badge tone={tone} icon={icon}>{t(`state.${state}`)}</Badge>;
+  const [tone, icon] = STATES[deployment.state];
+  return <Badge tone={tone} icon={icon}>{t(`state.${stateWord(deployment)}`)}</Badge>;
 }
 
 const MOVING: readonly DeploymentState[] = ["queued", "starting", "updating", "stopping"];

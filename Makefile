@@ -19,7 +19,7 @@ UV_ENV = if [ -n "$${PIP_INDEX_URL:-}" ] && [ -z "$${UV_DEFAULT_INDEX:-}" ]; the
 	export UV_PYTHON_DOWNLOADS=never
 INSTALL = $(UV_ENV); $(UV) pip install --quiet --python $(PY) --require-hashes --no-deps
 
-.PHONY: help setup dashboard up test check requirements bench clean browser
+.PHONY: help setup dashboard up test check requirements bench clean browser clients
 
 help: ## show what there is
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -30,7 +30,7 @@ setup: $(VENV)/.stamp-run ## make the environment in .venv, nothing else (PYTHON
 up: setup dashboard ## start the platform; Ctrl-C stops it, the next `make up` resumes it
 	@exec $(PY) -m berth.host up
 
-test: $(VENV)/.stamp-dev dashboard browser ## everything on real services, a real engine and a real browser (ARGS=… for pytest, JOBS=2 processes)
+test: $(VENV)/.stamp-dev clients dashboard browser ## everything on real services, a real engine and a real browser (ARGS=… for pytest, JOBS=2 processes)
 	@$(if $(HAS_DASHBOARD),$(NODE_ENV); cd frontend && npm test --silent,true)
 	@chosen=; if ! command -v chromium >/dev/null 2>&1; then chosen='-m not(browser)'; fi; \
 	$(PY) -m pytest -n $(JOBS) --dist loadgroup --no-loadscope-reorder $${chosen:+"$$chosen"} $(ARGS)
@@ -59,7 +59,7 @@ requirements: $(VENV)/.stamp-uv ## pin every part anew from pyproject.toml
 	$(UV_ENV); UV=$(UV) sh requirements/compile.sh
 
 clean: ## remove .venv, build results and caches; never BERTH_HOME
-	rm -rf $(VENV) frontend/node_modules frontend/dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) frontend/node_modules $(CLIENTS)/node_modules frontend/dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
 	find platform runtime tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
 dashboard: $(if $(HAS_DASHBOARD),frontend/dist/.stamp)
@@ -94,6 +94,20 @@ $(VENV)/.stamp-run: $(RUN_PARTS:%=requirements/%.txt) $(VENV)/.stamp-uv
 $(VENV)/.stamp-dev: requirements/dev.txt $(VENV)/.stamp-run
 	@echo "Packages for tests and checks"
 	@$(INSTALL) -r requirements/dev.txt
+	@touch $@
+
+# Other people's clients, to test the gateway with. They want older versions of some packages, so they live in a folder of their own.
+CLIENTS := tests/gateway/compat/node
+clients: $(VENV)/compat/.stamp $(CLIENTS)/node_modules/.stamp
+
+$(VENV)/compat/.stamp: requirements/compat.txt $(VENV)/.stamp-dev
+	@echo "Packages of the clients that the gateway is tested with"
+	@rm -rf $(VENV)/compat
+	@$(INSTALL) --target $(VENV)/compat -r requirements/compat.txt
+	@touch $@
+
+$(CLIENTS)/node_modules/.stamp: $(CLIENTS)/package.json $(CLIENTS)/package-lock.json $(VENV)/.stamp-node
+	@$(NODE_ENV); cd $(CLIENTS) && npm ci --silent --no-audit --no-fund
 	@touch $@
 
 # The package brings node, and npm as a script that a wheel cannot link to: two small doors make them commands.

@@ -12,7 +12,7 @@ sed 's/ \\$//; /^ *--hash/d' "$all" > "$all.constraints"
 for part in platform gateway runtime host dev; do
   $pin --extra "$part" -c "$all.constraints" pyproject.toml -o "requirements/$part.txt"
 done
-for part in bootstrap node; do
+for part in bootstrap node compat; do
   $pin "requirements/$part.in" -o "requirements/$part.txt"
 done
 # The sample model's package declares an inference library that we neither need nor want: only the weights are taken.

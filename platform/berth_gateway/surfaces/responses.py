@@ -52,7 +52,7 @@ class SummaryText(_Strict, tag_field="type", tag="summary_text", kw_only=True):
 class Said(_Strict):
     role: Literal["system", "developer", "user", "assistant"]
     content: str | Annotated[list[InputText | InputImage | OutputText | RefusalText], Meta(max_length=1024)]
-    type: Literal["message"] = "message"
+    type: Literal["message"] | None = None
     id: Id | None = None
     status: Status | None = None
     phase: Annotated[str, Meta(max_length=32)] | None = None
@@ -236,6 +236,8 @@ def _item(given: Json) -> _Strict:
             "'input' has an item with a field that is missing, unknown or of a wrong type.",
             param="input",
         ) from None
+    if isinstance(item, Said):
+        item.type = "message"
     content = getattr(item, "output", None) if isinstance(item, CallOutput) else getattr(item, "content", None)
     for part in content if isinstance(content, list) else ():
         if isinstance(part, InputImage) and not part.image_url.startswith("data:image/"):

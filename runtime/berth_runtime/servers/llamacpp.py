@@ -13,6 +13,13 @@ from pathlib import Path
 
 import xllamacpp
 
+_POOLING = {
+    "mean": xllamacpp.llama_pooling_type.LLAMA_POOLING_TYPE_MEAN,
+    "cls": xllamacpp.llama_pooling_type.LLAMA_POOLING_TYPE_CLS,
+    "last": xllamacpp.llama_pooling_type.LLAMA_POOLING_TYPE_LAST,
+    "rank": xllamacpp.llama_pooling_type.LLAMA_POOLING_TYPE_RANK,
+}
+
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(allow_abbrev=False)
@@ -20,6 +27,9 @@ def _arguments() -> argparse.Namespace:
         parser.add_argument(f"--{name}", required=True)
     for name in ("port", "parallel", "ctx-size", "threads", "threads-batch", "threads-http"):
         parser.add_argument(f"--{name}", required=True, type=int)
+    parser.add_argument("--embeddings", action="store_true")
+    parser.add_argument("--reranking", action="store_true")
+    parser.add_argument("--pooling", choices=list(_POOLING))
     return parser.parse_args()
 
 
@@ -37,7 +47,9 @@ def _params(given: argparse.Namespace) -> xllamacpp.CommonParams:
     # One secret per replica. It comes from a file: an argument would be readable by every user of the machine.
     params.api_keys = [Path(given.api_key_file).read_text().strip()]
     params.use_jinja = True
-    params.embedding = False
+    params.embedding = given.embeddings or given.reranking
+    if given.pooling:
+        params.pooling_type = _POOLING[given.pooling]
     params.fit_params = False  # it would shrink the context without a word
     params.endpoint_metrics = True
     _close_what_is_not_used(params)

@@ -151,40 +151,9 @@ class Gateway:
         self.gate.settle(exchange.permit, event)
         self.exchanges.discard(exchange)
         self.loads.settled(event)
-        telemetry, deployment = self.telemetry, event.deployment_id
-        telemetry.responses.add(deployment, f"{event.status // 100}xx")
-        telemetry.requests.add(deployment, event.endpoint, event.outcome)
-        telemetry.tokens.add(deployment, "prompt", by=event.prompt_tokens)
-        telemetry.tokens.add(deployment, "completion", by=event.completion_tokens)
-        telemetry.tokens.add(deployment, "cached", by=event.cached_tokens)
-        telemetry.tokens.add(deployment, "reasoning", by=event.reasoning_tokens)
-        telemetry.counted_by.add(event.counted_by)
-        telemetry.duration.observe(event.duration_ms / 1000, deployment)
-        if event.first_token_ms is not None:
-            telemetry.first_token.observe(event.first_token_ms / 1000, deployment)
-            if event.completion_tokens > 1:
-                decode = max(0.0, event.duration_ms - event.first_token_ms) / 1000
-                telemetry.output_token.observe(decode / (event.completion_tokens - 1), deployment)
-        if breach:
-            telemetry.breaches.add(deployment)
+        self.telemetry.settled(event, breach=breach)
         if self.config.log_requests:
-            self.log.info(
-                "request",
-                request_id=exchange.facts.request_id,
-                org_id=event.org_id,
-                key_id=event.key_id,
-                deployment_id=deployment,
-                revision=event.revision,
-                endpoint=event.endpoint,
-                stream=event.stream,
-                status=event.status,
-                outcome=event.outcome,
-                counted_by=event.counted_by,
-                prompt_tokens=event.prompt_tokens,
-                completion_tokens=event.completion_tokens,
-                duration_ms=event.duration_ms,
-                first_token_ms=event.first_token_ms,
-            )
+            self.log.request(exchange.facts.request_id, event)
 
     # Snapshots
 

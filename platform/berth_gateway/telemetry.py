@@ -6,6 +6,8 @@ from bisect import bisect_left
 from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass
 
+from berth_gateway.contract import UsageEvent
+
 SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300)
 
 
@@ -16,16 +18,23 @@ class Counter:
 
     def __init__(self, name: str, help_: str, labels: tuple[str, ...] = ()) -> None:
         self.name, self.help, self.labels = name, help_, labels
-        self._values: dict[tuple[str, ...], float] = {} if labels else {(): 0}
+        self._values: dict[tuple[str, ...], list[float]] = {} if labels else {(): [0]}
+
+    def cell(self, *labels: str) -> list[float]:
+        """The one number of these labels, for who adds to it often."""
+        found = self._values.get(labels)
+        if found is None:
+            found = self._values[labels] = [0]
+        return found
 
     def add(self, *labels: str, by: float = 1) -> None:
-        self._values[labels] = self._values.get(labels, 0) + by
+        self.cell(*labels)[0] += by
 
     def value(self, *labels: str) -> float:
-        return self._values.get(labels, 0)
+        return self._values.get(labels, [0])[0]
 
     def lines(self) -> list[str]:
-        return [f"{self.name}{_labels(self.labels, v)} {n:g}" for v, n in sorted(self._values.items())]
+        return [f"{self.name}{_labels(self.labels, v)} {n[0]:g}" for v, n in sorted(self._values.items())]
 
     def forget(self, gone: Callable[[tuple[str, ...]], bool]) -> None:
         self._values = {labels: value for labels, value in self._values.items() if not gone(labels)}
@@ -65,14 +74,18 @@ class Histogram:
     ) -> None:
         self.name, self.help, self.labels, self._bounds = name, help_, labels, bounds
         self._counts: dict[tuple[str, ...], list[int]] = {}
-        self._sums: dict[tuple[str, ...], float] = {}
+        self._sums: dict[tuple[str, ...], list[float]] = {}
 
-    def observe(self, value: float, *labels: str) -> None:
+    def cell(self, *labels: str) -> tuple[list[int], list[float]]:
+        """Buckets and sum of these labels, for who adds to them often."""
         counts = self._counts.get(labels)
         if counts is None:
             counts = self._counts[labels] = [0] * (len(self._bounds) + 1)
-        counts[bisect_left(self._bounds, value)] += 1
-        self._sums[labels] = self._sums.get(labels, 0.0) + value
+            self._sums[labels] = [0.0]
+        return counts, self._sums[labels]
+
+    def observe(self, value: float, *labels: str) -> None:
+        observe(self.cell(*labels), value, self._bounds)
 
     def lines(self) -> list[str]:
         out = []
@@ -81,13 +94,19 @@ class Histogram:
             for bound, count in zip([*map(str, self._bounds), "+Inf"], counts, strict=True):
                 total += count
                 out.append(f"{self.name}_bucket{_labels((*self.labels, 'le'), (*values, bound))} {total}")
-            out.append(f"{self.name}_sum{_labels(self.labels, values)} {self._sums[values]:g}")
+            out.append(f"{self.name}_sum{_labels(self.labels, values)} {self._sums[values][0]:g}")
             out.append(f"{self.name}_count{_labels(self.labels, values)} {total}")
         return out
 
     def forget(self, gone: Callable[[tuple[str, ...]], bool]) -> None:
         for values in [each for each in self._counts if gone(each)]:
             del self._counts[values], self._sums[values]
+
+
+def observe(cell: tuple[list[int], list[float]], value: float, bounds: tuple[float, ...] = SECONDS) -> None:
+    """One more in a histogram's cell."""
+    cell[0][bisect_left(bounds, value)] += 1
+    cell[1][0] += value
 
 
 def _labels(names: tuple[str, ...], values: tuple[str, ...]) -> str:
@@ -162,6 +181,21 @@ METRICS = (
 )
 
 
+class _Usual:
+    """What each request of one deployment and endpoint is counted by, found once."""
+
+    __slots__ = ("cached", "completion", "duration", "first", "output", "prompt", "reasoning", "ways")
+
+    def __init__(self, telemetry: Telemetry, deployment: str) -> None:
+        tokens = telemetry.tokens
+        self.prompt, self.completion = tokens.cell(deployment, "prompt"), tokens.cell(deployment, "completion")
+        self.cached, self.reasoning = tokens.cell(deployment, "cached"), tokens.cell(deployment, "reasoning")
+        self.duration = telemetry.duration.cell(deployment)
+        self.first: tuple[list[int], list[float]] | None = None
+        self.output: tuple[list[int], list[float]] | None = None
+        self.ways: dict[tuple[int, str, str], tuple[list[float], ...]] = {}  # status, outcome, counted by
+
+
 class Telemetry:
     """Everything the gateway counts. `gauges` and `families` read the gauges' numbers when /metrics is asked for."""
 
@@ -171,6 +205,7 @@ class Telemetry:
         families: Mapping[str, Callable[[], Mapping[tuple[str, ...], float]]],
     ) -> None:
         known = {metric.name: metric for metric in METRICS}
+        self._usual: dict[tuple[str, str], _Usual] = {}
 
         def counter(name: str) -> Counter:
             metric = known[f"berth_gateway_{name}"]
@@ -205,8 +240,42 @@ class Telemetry:
             if metric.kind is Gauges
         ]
 
+    def settled(self, event: UsageEvent, *, breach: bool) -> None:
+        """The end of a request."""
+        deployment, status = event.deployment_id, event.status
+        usual = self._usual.get((deployment, event.endpoint))
+        if usual is None:
+            usual = self._usual[deployment, event.endpoint] = _Usual(self, deployment)
+        way = (status, event.outcome._value_, event.counted_by._value_)
+        cells = usual.ways.get(way)
+        if cells is None:
+            cells = usual.ways[way] = (
+                self.responses.cell(deployment, f"{status // 100}xx"),
+                self.requests.cell(deployment, event.endpoint, event.outcome),
+                self.counted_by.cell(event.counted_by),
+            )
+        for cell in cells:
+            cell[0] += 1
+        usual.prompt[0] += event.prompt_tokens
+        usual.completion[0] += event.completion_tokens
+        usual.cached[0] += event.cached_tokens
+        usual.reasoning[0] += event.reasoning_tokens
+        observe(usual.duration, event.duration_ms / 1000)
+        if event.first_token_ms is not None:
+            if usual.first is None:
+                usual.first = self.first_token.cell(deployment)
+            observe(usual.first, event.first_token_ms / 1000)
+            if event.completion_tokens > 1:
+                if usual.output is None:
+                    usual.output = self.output_token.cell(deployment)
+                decode = max(0.0, event.duration_ms - event.first_token_ms) / 1000
+                observe(usual.output, decode / (event.completion_tokens - 1))
+        if breach:
+            self.breaches.add(deployment)
+
     def keep_only(self, deployments: Container[str]) -> None:
         """Forgets what was counted for deployments that are gone, so that labels do not pile up."""
+        self._usual.clear()
         for metric in vars(self).values():
             if isinstance(metric, Counter | Histogram) and metric.labels[:1] == ("deployment",):
                 metric.forget(lambda labels: labels[0] not in deployments)

@@ -133,7 +133,9 @@ class Route(msgspec.Struct, frozen=True):
     state: RouteState
     engine: str
     engine_model: str  # what the engine calls the model; written into the body that goes upstream
-    endpoints: tuple[str, ...]  # of "chat/completions", "completions"
+    # Of "chat/completions", "completions", "responses", "messages" (with its count_tokens), "embeddings", "rerank",
+    # "audio/transcriptions", "audio/translations".
+    endpoints: tuple[str, ...]
     context_length: int  # tokens, prompt and completion together, for one request
     created: int  # Unix seconds
     replicas: tuple[Replica, ...] = ()

@@ -20,6 +20,7 @@ from berth_gateway.contract import PRICE_CEILING, Price, Replica, Route, RouteSt
 
 _STARTING_PHASES = frozenset({"fetching", "verifying", "loading", "warming"})
 _STARTING_STATES = frozenset({rooms.State.QUEUED, rooms.State.STARTING, rooms.State.UPDATING, rooms.State.ASLEEP})
+_HAVE_RESPONSES = frozenset({"llamacpp", "vllm"})
 _HISTORY = 200  # latest starts that say how long one usually takes
 
 
@@ -89,7 +90,7 @@ def _route(
         state=state,
         engine=newest.engine,
         engine_model=name,
-        endpoints=("chat/completions", "completions") if chat else ("completions",),
+        endpoints=_endpoints(newest.engine, chat=chat),
         context_length=min(revision.context_length for revision in revisions.values()),
         created=int(deployment.created_at.timestamp()),
         replicas=tuple(
@@ -110,6 +111,14 @@ def _route(
         limits=for_gateways(deployment.limit_rpm, deployment.limit_tpm, deployment.limit_concurrency),
         prices=_prices(deployment, book, now),
     )
+
+
+def _endpoints(engine: str, *, chat: bool) -> tuple[str, ...]:
+    """What can be asked of it. Anthropic's messages are a chat to every engine; responses only some have."""
+    if not chat:
+        return ("completions",)
+    more = ("responses",) if engine in _HAVE_RESPONSES else ()
+    return ("chat/completions", "completions", *more, "messages")
 
 
 def _prices(deployment: rooms.Deployment, book: PriceBook, now: datetime) -> tuple[Price, ...]:

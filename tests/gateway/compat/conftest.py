@@ -24,10 +24,9 @@ from tests.gateway.llama import Llama
 HERE = Path(__file__).parent
 PACKAGES = ROOT / ".venv" / "compat"  # requirements/compat.txt
 NODE = ROOT / ".venv" / "node"
-CLIENTS = [
-    *(f"python/{name}.py" for name in ("use_openai", "use_openai_async", "use_anthropic", "use_langchain", "use_llama_index", "use_litellm")),
-    *(f"node/{name}.mjs" for name in ("use_openai", "use_anthropic", "use_ai")),
-]  # fmt: skip
+_PYTHON = ("use_openai", "use_openai_async", "use_anthropic", "use_langchain", "use_llama_index", "use_litellm")
+_NODE = ("use_openai", "use_anthropic", "use_ai")
+CLIENTS = [*(f"python/{name}.py" for name in _PYTHON), *(f"node/{name}.mjs" for name in _NODE)]
 SECONDS = 150.0
 _QUIET = {
     "LITELLM_LOCAL_MODEL_COST_MAP": "True",  # it would fetch prices of others' models

@@ -95,7 +95,7 @@ def test_chat_is_offered_only_with_a_chat_template() -> None:
         version.facts = facts
         version.save()
     assert {route.name.split("/")[1]: route.endpoints for route in snapshot().routes} == {
-        "talks": ("chat/completions", "completions"),
+        "talks": ("chat/completions", "completions", "responses", "messages"),
         "writes": ("completions",),
     }
 

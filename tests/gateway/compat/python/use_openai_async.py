@@ -6,6 +6,15 @@ from kit import BAD_KEY, BASE, EMBEDDER, ENDLESS, KEY, LONG_PROMPT, MODEL, PROMP
 HELLO = [{"role": "user", "content": PROMPT}]
 
 
+async def kind(made, **fields):
+    """The class of the error that a chat ends with."""
+    try:
+        await made.chat.completions.create(**{"model": MODEL, "messages": HELLO, **fields})
+    except openai.APIStatusError as caught:
+        return type(caught).__name__
+    return None
+
+
 async def main():
     client = openai.AsyncOpenAI(api_key=KEY, base_url=f"{BASE}/v1", max_retries=0)
 
@@ -31,13 +40,6 @@ async def main():
         used(usage.prompt_tokens, usage.completion_tokens)
 
     async def errors():
-        async def kind(made, **fields):
-            try:
-                await made.chat.completions.create(**{"model": MODEL, "messages": HELLO, **fields})
-            except openai.APIStatusError as caught:
-                return type(caught).__name__
-            return None
-
         stranger = openai.AsyncOpenAI(api_key=BAD_KEY, base_url=f"{BASE}/v1", max_retries=0)
         assert await kind(stranger) == "AuthenticationError"
         assert await kind(client, model=UNKNOWN) == "NotFoundError"

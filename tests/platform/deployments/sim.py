@@ -28,9 +28,21 @@ class Sim:
         self.last: Failure | None = None
         self.broken = False  # every replica of the newest revision fails
         self.decision: Decision | None = None
+        self.sleep_after: float | None = None
+        self.state_since = self.now
+        self.last_request_at: float | None = None
+        self.woken_at: float | None = None
 
     def wanted(self) -> Wanted:
-        return Wanted("d", self.desired, self.revision, frozenset({self.revision}), self.replicas, MEMORY)
+        return Wanted(
+            "d",
+            self.desired,
+            self.revision,
+            frozenset({self.revision}),
+            self.replicas,
+            MEMORY,
+            sleep_after=self.sleep_after,
+        )
 
     def look(self, *, lose_actions: bool = False) -> Decision:
         merged = merge(list(self.rows.values()), list(self.sights.values()), self.now)
@@ -41,10 +53,25 @@ class Sim:
             del self.rows[ended.name]
         attempts = {ordinal: n for (revision, ordinal), n in self.attempts.items() if revision == self.revision}
         room = self.memory - MEMORY * len(self.rows)
-        world = World(self.now, self.state, merged, room, attempts, self.failures, self.last)
+        sleeping = self.state is State.ASLEEP and (self.woken_at is None or self.woken_at < self.state_since)
+        world = World(
+            self.now,
+            self.state,
+            merged,
+            room,
+            attempts,
+            self.failures,
+            self.last,
+            self.decision.reason if self.decision else "",
+            sleeping,
+            self.last_request_at,
+            self.woken_at,
+        )
         decision = step(self.wanted(), world)
         assert step(self.wanted(), world) == decision
         check_move(self.state, decision.state)
+        if decision.state is not self.state:
+            self.state_since = self.now
         self.state, self.failures, self.decision = decision.state, decision.failures, decision
         self.write(decision)
         if not lose_actions:

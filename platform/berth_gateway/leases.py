@@ -254,7 +254,7 @@ class Lessor:
             found, after = await asyncio.to_thread(events.read, at, READ_EVENTS)
             if after <= at:
                 break
-            spent += self._cost(purse, found[: end - at])
+            spent += spent_in(self._gate, purse, found[: end - at], self._view())
             at = after
         if position < events.first_position:
             return False  # trimmed meanwhile; the ledger knows more by now
@@ -263,15 +263,28 @@ class Lessor:
         purse.joined = True
         return True
 
-    def _cost(self, purse: Purse, events: list[UsageEvent]) -> int:
-        view = self._view()
-        if view is None:
-            return 0
-        members = {key.key_id: key.member_id for key in view.keys.values()}
-        prices = {route.deployment_id: route.prices for route in view.routes.values()}
-        total = 0
-        for event in events:
-            if self._gate.belongs(purse, event, members):
-                price = price_at(prices.get(event.deployment_id, ()), event.accepted_at)
-                total += cost_of(event, price) if price is not None else 0
-        return total
+
+def spent_in(gate: Gate, purse: Purse, events: list[UsageEvent], view: View | None) -> int:
+    """What these events have cost, as far as they count for the purse."""
+    if view is None:
+        return 0
+    members = {key.key_id: key.member_id for key in view.keys.values()}
+    prices = {route.deployment_id: route.prices for route in view.routes.values()}
+    total = 0
+    for event in events:
+        if gate.belongs(purse, event, members):
+            price = price_at(prices.get(event.deployment_id, ()), event.accepted_at)
+            total += cost_of(event, price) if price is not None else 0
+    return total
+
+
+def recall(gate: Gate, events: Events, view: View | None) -> None:
+    """For a gateway alone, at its start: what it spent before stands in its own spool, which nobody trims."""
+    at, end = events.first_position, events.next_position
+    while at < end:
+        found, after = events.read(at, READ_EVENTS)
+        if after <= at:
+            break
+        for purse in gate.purses:
+            purse.spent += spent_in(gate, purse, found, view)
+        at = after

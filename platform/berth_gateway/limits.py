@@ -169,7 +169,7 @@ class Gate:
                 )
             ask = ask or answer is Answer.ASK
         for purse in purses:
-            answer = Answer.YES if self.alone and purse.free >= demand.cost else purse.check(demand.cost, now)
+            answer = purse.check_alone(demand.cost) if self.alone else purse.check(demand.cost, now)
             if answer is Answer.NO:
                 return quota.used_up(purse.budget, purse.period)
             ask = ask or answer is Answer.ASK
@@ -279,8 +279,9 @@ class Gate:
         purse = self._purses.get(name)
         if purse is None:
             purse = self._purses[name] = Purse(budget, period)
-            if self.alone:
-                purse.joined, purse.claim = True, budget.limit_pico
+            purse.joined = self.alone
+        if self.alone:
+            purse.claim = purse.limit // self.workers  # nobody hands out shares: each worker has its part
         return purse
 
     # Its way out

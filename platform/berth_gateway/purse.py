@@ -81,6 +81,10 @@ class Purse:
                 return Answer.NO
         return Answer.ASK
 
+    def check_alone(self, cost: int) -> Answer:
+        """Without Valkey there is nobody to ask: what this worker holds is its part."""
+        return Answer.YES if self.free >= cost else Answer.NO
+
     def reserve(self, cost: int) -> None:
         self.reserved += cost
         self._demand += cost

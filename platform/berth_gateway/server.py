@@ -19,7 +19,7 @@ from berth_gateway.config import Config, ConfigError
 from berth_gateway.contract import worker_key
 from berth_gateway.edges import ClientEdge, Dialer
 from berth_gateway.gateway import Gateway
-from berth_gateway.leases import Lessor
+from berth_gateway.leases import Lessor, recall
 from berth_gateway.link import Link
 from berth_gateway.snapshot import SnapshotStore, Store, load_public_key
 from berth_gateway.snapshot_file import FileStore, SnapshotFileError
@@ -190,6 +190,7 @@ class _Alone:
         gateway.gate.alone = True
         gateway.gate.workers = gateway.config.workers
         gateway.snapshot_applied()
+        recall(gateway.gate, gateway.spool, gateway.store.view)
 
     def jobs(self) -> list[Coroutine[Any, Any, None]]:
         store = self._gateway.store

@@ -11,11 +11,25 @@ from hypothesis import strategies as st
 
 from berth.billing.rating import Prices, Usage, rate, total
 from berth_gateway import quota
-from berth_gateway.contract import USAGE_FORMAT, CountedBy, KeyInfo, Limits, Outcome, Price, UsageEvent
+from berth_gateway.contract import (
+    USAGE_FORMAT,
+    Budget,
+    BudgetScope,
+    CountedBy,
+    KeyInfo,
+    Limits,
+    Outcome,
+    Period,
+    Price,
+    UsageEvent,
+)
 from berth_gateway.cost import cost_of, price_at, prompt_bound, worst_cost
 from berth_gateway.errors import Refusal
+from berth_gateway.leases import recall
 from berth_gateway.limits import Demand, Gate, Permit, Waiting
+from berth_gateway.snapshot import View
 from berth_gateway.window import WINDOW_SLOTS, Window
+from tests.gateway.fleet import Log
 from tests.gateway.harness import World
 
 
@@ -150,6 +164,25 @@ class Clock:
 
     def __call__(self) -> float:
         return self.at
+
+
+def test_alone_each_worker_has_its_part_of_a_budget_and_remembers_what_it_spent() -> None:
+    world, clock = World(), Clock()
+    route = world.route("acme/model", 1, prices=(Price(0, 1, 1, 1),))
+    world.budgets = [
+        Budget("b", world.org.org_id, BudgetScope.ORG, world.org.org_id, 1000, 1, (Period("total", 0, 1e12),))
+    ]
+    gate = Gate(clock, clock)
+    gate.alone, gate.workers = True, 2
+    gate.apply({}, tuple(world.budgets))
+    log = Log()
+    log.events = [event(org_id=world.org.org_id, deployment_id=route.deployment_id, completion_tokens=200)]
+    recall(gate, log, View.of(world.snapshot()))
+    demand = Demand(world.keys[0], world.org, route, 1, 100, clock())
+    answers = [enter(gate, demand) for _ in range(4)]
+    assert [isinstance(each, Permit) for each in answers] == [True, True, True, False]
+    refusal = answers[-1]
+    assert isinstance(refusal, Refusal) and refusal.code == "insufficient_quota"
 
 
 def gate_and_demand(**limits: int) -> tuple[Gate, Clock, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from berth_gateway.account import Facts, prompt_estimate
 from berth_gateway.cost import price_at, prompt_bound, worst_cost
-from berth_gateway.limits import Demand
+from berth_gateway.permits import Demand
 
 _MEDIA = (b'"image_url"', b'"input_image"', b'"input_audio"')
 

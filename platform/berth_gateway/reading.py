@@ -9,6 +9,7 @@ import msgspec
 
 from berth_gateway.endpoint import Body, Endpoint
 from berth_gateway.errors import Refusal
+from berth_gateway.multipart import read_form
 
 _PATH = re.compile(r" - at `\$\.?([^`]*)`\Z")
 _UNKNOWN = re.compile(r"Object contains unknown field `(.*)`", re.DOTALL)
@@ -21,6 +22,8 @@ _ESCAPES = re.compile(
 
 def read(endpoint: Endpoint, data: bytes) -> Body:
     """Decodes a body. Raises Refusal."""
+    if endpoint.multipart:
+        return _read_form(endpoint, data)
     try:
         return Body(endpoint.decoder.decode(data), {})
     except msgspec.ValidationError as fault:
@@ -32,6 +35,31 @@ def read(endpoint: Endpoint, data: bytes) -> Body:
         raise _bad_json() from None
     if _UNKNOWN.match(text) and not _PATH.search(text):
         return _read_with_extras(endpoint, data)
+    raise _invalid(text)
+
+
+def _read_form(endpoint: Endpoint, data: bytes) -> Body:
+    """A form's fields by their names; lists are written `name[]`. Numbers come as text there."""
+    known: dict[str, Any] = {}
+    extras: dict[str, Any] = {}
+    for part in read_form(data):
+        name = part.name.removesuffix("[]")
+        if name not in endpoint.fields:
+            if part.filename is not None:
+                raise Refusal("unknown_parameter", "The form has a file that is not called 'file'.", param="file")
+            extras[name] = part.data.decode()
+        elif (name == "file") != (part.filename is not None):
+            raise Refusal("invalid_type", f"'{name}' has the wrong type.", param=name)
+        elif part.filename is not None:
+            known[name] = part
+        elif part.name != name:
+            known.setdefault(name, []).append(part.data.decode())
+        else:
+            known[name] = part.data.decode()
+    try:
+        return Body(msgspec.convert(known, endpoint.body, strict=False), extras)
+    except msgspec.ValidationError as fault:
+        text = str(fault)
     raise _invalid(text)
 
 

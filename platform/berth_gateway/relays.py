@@ -10,7 +10,7 @@ from berth_gateway.endpoint import Answers
 from berth_gateway.messages_relay import MessagesRelay
 from berth_gateway.relay import AnyRelay, Relay
 from berth_gateway.responses_relay import ResponsesRelay
-from berth_gateway.whole import RankingRelay, TokenCountRelay, VectorsRelay
+from berth_gateway.whole import RankingRelay, TokenCountRelay, TranscriptRelay, VectorsRelay
 
 _RELAYS: dict[Answers, Callable[[Facts], AnyRelay]] = {
     Answers.CHOICES: Relay,
@@ -18,6 +18,7 @@ _RELAYS: dict[Answers, Callable[[Facts], AnyRelay]] = {
     Answers.RESPONSE: ResponsesRelay,
     Answers.VECTORS: VectorsRelay,
     Answers.RANKING: RankingRelay,
+    Answers.TRANSCRIPT: TranscriptRelay,
     Answers.TOKEN_COUNT: TokenCountRelay,
 }
 

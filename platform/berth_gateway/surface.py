@@ -8,7 +8,7 @@ from __future__ import annotations
 from berth_gateway.contract import Route
 from berth_gateway.endpoint import Body, Endpoint, Prepared
 from berth_gateway.reading import read
-from berth_gateway.surfaces import embeddings, generate, messages, rerank, responses
+from berth_gateway.surfaces import audio, embeddings, generate, messages, rerank, responses
 
 __all__ = ["ENDPOINTS", "Body", "Endpoint", "Prepared", "prepare", "read"]
 
@@ -20,6 +20,7 @@ ENDPOINTS: dict[str, Endpoint] = {
         messages.ENDPOINTS,
         embeddings.ENDPOINTS,
         rerank.ENDPOINTS,
+        audio.ENDPOINTS,
     )
     for endpoint in endpoints
     for path in (endpoint.path, *endpoint.aliases)

@@ -186,6 +186,80 @@ class RankingRelay(WholeRelay):
         }
 
 
+class _AudioUsage(Struct):
+    type: str | None = None
+    seconds: float | None = None
+    input_tokens: int | None = None
+    output_tokens: int | None = None
+
+    def counts(self) -> Counts | None:
+        if self.input_tokens is None or self.output_tokens is None:
+            return None
+        return Counts(prompt=self.input_tokens, completion=self.output_tokens)
+
+
+class _Segment(Struct):
+    id: int
+    start: float
+    end: float
+    text: str
+
+
+class _Word(Struct):
+    word: str
+    start: float
+    end: float
+
+
+class _Transcript(Struct):
+    text: str
+    usage: _AudioUsage | None = None
+    language: str | None = None
+    duration: float | str | None = None
+    segments: list[_Segment] | None = None
+    words: list[_Word] | None = None
+
+
+_decode_transcript = msgspec.json.Decoder(_Transcript).decode
+
+
+class TranscriptRelay(WholeRelay):
+    """What was said. An engine that bills by the second names no tokens: then the text's length is the estimate."""
+
+    def read(self, data: bytes) -> Counts | None:
+        self._found = _decode_transcript(data)
+        return self._found.usage.counts() if self._found.usage else None
+
+    def finish(self) -> Relayed:
+        relayed = super().finish()
+        if relayed.done and self.reader.final is None:
+            self.reader.pieces = max(1, len(self._found.text.encode()) // 4)
+        return relayed
+
+    def write(self, usage: Counts) -> Any:
+        found = self._found
+        out: dict[str, Any] = {"text": found.text}
+        if self.facts.prepared.notes:
+            shown = {
+                "language": found.language,
+                "duration": found.duration,
+                "segments": found.segments,
+                "words": found.words,
+            }
+            out |= {name: value for name, value in shown.items() if value is not None}
+        if found.usage is not None and found.usage.seconds is not None:
+            out["usage"] = {"type": "duration", "seconds": found.usage.seconds}
+        elif self.reader.final is not None:
+            total = usage.prompt + usage.completion
+            out["usage"] = {
+                "type": "tokens",
+                "input_tokens": usage.prompt,
+                "output_tokens": usage.completion,
+                "total_tokens": total,
+            }
+        return out
+
+
 class _TokenCount(Struct):
     input_tokens: int | None = None  # llama.cpp
     count: int | None = None  # vLLM

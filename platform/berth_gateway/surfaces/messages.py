@@ -190,10 +190,9 @@ def _chat(values: Any, passed: frozenset[str], route: Route) -> dict[str, Any]:
     for turn in values.messages:
         messages += _turn(turn)
     chat: dict[str, Any] = {"model": route.engine_model, "messages": messages}
+    choice = _choice(values.tool_choice) if "tool_choice" in passed else {}
     if "tools" in passed and values.tools:
-        chat["tools"] = [_tool(tool) for tool in values.tools]
-        if "tool_choice" in passed:
-            chat |= _choice(values.tool_choice)
+        chat |= {"tools": [_tool(tool) for tool in values.tools], **choice}
     if "output_config" in passed:
         chat |= _output(values.output_config)
     return chat

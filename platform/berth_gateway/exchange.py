@@ -12,7 +12,7 @@ from berth_gateway.account import Facts, bill_of, event_of
 from berth_gateway.chunks import EngineFault
 from berth_gateway.contract import Outcome, Replica, UsageEvent
 from berth_gateway.engine_errors import read_refusal
-from berth_gateway.errors import Refusal, not_ready
+from berth_gateway.errors import Refusal
 from berth_gateway.express import Express
 from berth_gateway.head import ResponseHead, write_request
 from berth_gateway.limits import Permit
@@ -66,6 +66,7 @@ class Exchange:
         self._express: Express | None = None
         self._held: list[bytes] = []  # events before the first content: they wait with the head
         self._committed = False
+        self._accepted = False  # on record: an engine gets it, or has got it
         self._settled = False
         self._first_token: float | None = None  # seconds after the start
         self._last_write = facts.started
@@ -74,17 +75,12 @@ class Exchange:
     # Going upstream
 
     def start(self) -> None:
-        """Raises Refusal if the request cannot be put on record, or too many wait; then it is not accepted."""
+        """Raises Refusal if too many wait; then nothing is begun."""
         try:
             self._place = self._gateway.places.enter(self)
-            self._gateway.spool.accept(self._account(Outcome.INTERRUPTED, 503, meter.NOTHING))
         except Refusal:
             self._gateway.gate.cancel(self.permit)
             raise
-        except SpoolFull:
-            self._gateway.gate.cancel(self.permit)
-            self._gateway.log.error("spool_full", request_id=self.facts.request_id)
-            raise not_ready("The gateway cannot record usage right now. Try again shortly.") from None
         self._gateway.exchanges.add(self)
         self._gateway.places.seek(self._place)
 
@@ -96,22 +92,37 @@ class Exchange:
             self._gateway.places.seek(self._place)
 
     def placed(self, replica: Replica) -> None:
-        facts, where = self.facts, address(replica)
+        where = address(replica)
         self._replica = replica
         pooled = None if self._fresh else self._gateway.router.take(where)
         self._upstream = pooled if isinstance(pooled, Upstream) else Upstream(self._gateway, where)
-        self._upstream.ask(
-            self,
-            write_request(
-                facts.prepared.path,
-                replica.host,
-                replica.port,
-                replica.secret,
-                facts.request_id,
-                facts.prepared.body,
-                facts.prepared.content_type,
-            ),
+        self._upstream.ask(self, self._message)
+
+    def _message(self) -> bytes:
+        """The request, now that there is somebody to send it to; nothing, if it cannot be put on record."""
+        facts, replica = self.facts, self._replica
+        if replica is None or not (self._accepted or self._accept()):
+            return b""
+        return write_request(
+            facts.prepared.path,
+            replica.host,
+            replica.port,
+            replica.secret,
+            facts.request_id,
+            facts.prepared.body,
+            facts.prepared.content_type,
         )
+
+    def _accept(self) -> bool:
+        """From here on it is a request that was accepted: on record, and settled exactly once."""
+        try:
+            self._gateway.spool.accept(self._account(Outcome.INTERRUPTED, 503, meter.NOTHING))
+        except SpoolFull:
+            self._gateway.log.error("spool_full", request_id=self.facts.request_id)
+            self._fail("service_unavailable", "The gateway cannot record usage right now. Try again shortly.")
+            return False
+        self._accepted = True
+        return True
 
     def turned_away(self, code: str, sentence: str, retry_after: int | None) -> None:
         self._fail(code, sentence, retry_after=retry_after)
@@ -342,7 +353,7 @@ class Exchange:
 
     def progress(self) -> UsageEvent | None:
         """The event as it would be if the gateway died now; None when nothing has changed since the last."""
-        if self._settled or self._relay.reader.pieces == self._progress_at:
+        if self._settled or not self._accepted or self._relay.reader.pieces == self._progress_at:
             return None
         self._progress_at = self._relay.reader.pieces
         return self._account(Outcome.INTERRUPTED, 200 if self._committed else 503, self._bill())
@@ -350,6 +361,9 @@ class Exchange:
     def _settle(self, outcome: Outcome, status: int) -> meter.Bill:
         bill = self._bill()
         self._settled = True
+        if not self._accepted:  # no engine has seen it: there is nothing to account for
+            self._gateway.dropped(self)
+            return bill
         self._gateway.settled(self, self._account(outcome, status, bill), breach=bill.breach)
         return bill
 

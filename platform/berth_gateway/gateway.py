@@ -155,6 +155,11 @@ class Gateway:
         if self.config.log_requests:
             self.log.request(exchange.facts.request_id, event)
 
+    def dropped(self, exchange: Exchange) -> None:
+        """A request that ended before any engine saw it: it was never accepted."""
+        self.gate.cancel(exchange.permit)
+        self.exchanges.discard(exchange)
+
     # Snapshots
 
     def offer_snapshot(self, packed: bytes) -> Verdict:

@@ -69,18 +69,16 @@ class _Copy:
     def start(self, replica: Replica, facts: Facts) -> None:
         prepared = facts.prepared
         self._gateway.router.begin(self._where)
-        self._upstream.ask(
-            self,
-            write_request(
-                prepared.path,
-                replica.host,
-                replica.port,
-                replica.secret,
-                facts.request_id,
-                prepared.body,
-                prepared.content_type,
-            ),
+        message = write_request(
+            prepared.path,
+            replica.host,
+            replica.port,
+            replica.secret,
+            facts.request_id,
+            prepared.body,
+            prepared.content_type,
         )
+        self._upstream.ask(self, lambda: message)
 
     def answered(self, head: ResponseHead) -> None:
         self._status = head.status

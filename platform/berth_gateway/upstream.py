@@ -66,7 +66,7 @@ class Upstream:
         self.where = where
         self._wire: Wire | None = None
         self._asker: Asker | None = None
-        self._message = b""
+        self._message: Callable[[], bytes] | None = None
         self._body: Body | None = None
         self._buffer = b""
         self._last_head: tuple[bytes, ResponseHead] | None = None  # engines send the same one again and again
@@ -81,8 +81,8 @@ class Upstream:
 
     # From the asker
 
-    def ask(self, asker: Asker, message: bytes) -> None:
-        """Sends a request, at once or as soon as the connection stands."""
+    def ask(self, asker: Asker, message: Callable[[], bytes]) -> None:
+        """Sends a request, at once or as soon as the connection stands. `message` gives it then; nothing, if it is not to be sent."""
         self._asker = asker
         self._body, self._buffer, self._started, self._keep = None, b"", False, False
         if self._wire is None:
@@ -90,7 +90,12 @@ class Upstream:
             self._gateway.dial(self)
         else:
             self._reused = True
-            self._wire.write(message)
+            self._send(self._wire, message)
+
+    def _send(self, wire: Wire, message: Callable[[], bytes]) -> None:
+        data = message()
+        if data:
+            wire.write(data)
 
     def release(self) -> None:
         """The asker has all it wants. The connection is kept if the rest of the answer ends as it should."""
@@ -127,13 +132,14 @@ class Upstream:
         if self._asker is None:  # the client left while the connection was made
             wire.abort()
             return
-        message, self._message = self._message, b""
-        wire.write(message)
+        message, self._message = self._message, None
+        if message is not None:
+            self._send(wire, message)
 
     def failed(self) -> None:
         """No connection could be made."""
         asker, self._asker, self.short_cut, self.express = self._asker, None, None, None
-        self._message = b""
+        self._message = None
         if asker is not None:
             asker.broken(answered=False, reused=False)
 

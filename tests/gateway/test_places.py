@@ -95,7 +95,7 @@ def test_waiting_has_an_end_and_says_so(tmp_path: Path) -> None:
     assert statuses(first, second) == [None, 503]
     assert answers(second.out)[0].code == "overloaded"
     assert "retry-after" in answers(second.out)[0].headers
-    assert [(e.outcome, e.status, e.prompt_tokens) for e in core.events] == [(Outcome.UPSTREAM_ERROR, 503, 0)]
+    assert core.events == []  # no engine has seen it, so it was never accepted
     finish(core, 0)
     assert len(core.asked) == 1, "who gave up is not sent after all"
     core.close()
@@ -112,7 +112,7 @@ def test_who_leaves_gives_up_its_position(tmp_path: Path) -> None:
     assert [seen.json["max_tokens"] for seen in core.asked][1:] == [4]
     core.engine.send(whole_answer(["a"]))
     assert statuses(last) == [200]
-    assert [event.outcome for event in core.events].count(Outcome.CLIENT_CLOSED) == 1
+    assert Outcome.CLIENT_CLOSED not in [event.outcome for event in core.events]
     assert core.gateway.loads.in_flight()[core.world.routes[0].deployment_id] == 0
     core.close()
 

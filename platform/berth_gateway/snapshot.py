@@ -17,20 +17,34 @@ import msgspec
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from cryptography.hazmat.primitives.serialization import load_pem_public_key
+from msgspec import Raw, Struct
 
 from berth_gateway.contract import (
     SNAPSHOT_FORMAT,
     Budget,
-    KeyInfo,
     MemberInfo,
     OrgInfo,
     Route,
-    SignedSnapshot,
     Snapshot,
 )
+from berth_gateway.keytable import KeyTable
 
-_signed = msgspec.msgpack.Decoder(SignedSnapshot)
-_snapshot = msgspec.msgpack.Decoder(Snapshot)
+
+class _Signed(Struct):
+    """A SignedSnapshot that is not copied."""
+
+    payload: memoryview
+    signature: bytes
+
+
+class _Packed(Snapshot, frozen=True):
+    """A Snapshot whose keys stay packed."""
+
+    keys: tuple[Raw, ...]  # type: ignore[assignment]
+
+
+_signed = msgspec.msgpack.Decoder(_Signed)
+_snapshot = msgspec.msgpack.Decoder(_Packed)
 _format = msgspec.msgpack.Decoder(dict[str, msgspec.Raw])
 
 CLOCK_SLACK = 60.0  # seconds that a file may seem to come from the future
@@ -54,7 +68,7 @@ class View:
     epoch: str
     version: int
     issued_at: int
-    keys: dict[bytes, KeyInfo] = field(repr=False)
+    keys: KeyTable = field(repr=False)
     orgs: dict[str, OrgInfo] = field(repr=False)
     routes: dict[str, Route] = field(repr=False)
     origins: frozenset[str] = field(repr=False)
@@ -63,11 +77,12 @@ class View:
 
     @classmethod
     def of(cls, snapshot: Snapshot) -> View:
+        """Raises DecodeError for packed keys that are none."""
         return cls(
             epoch=snapshot.epoch,
             version=snapshot.version,
             issued_at=snapshot.issued_at,
-            keys={k.digest: k for k in snapshot.keys},
+            keys=KeyTable(snapshot.keys) if isinstance(snapshot, _Packed) else KeyTable.of(snapshot.keys),
             orgs={o.org_id: o for o in snapshot.orgs},
             routes={r.name: r for r in snapshot.routes},
             origins=frozenset(origin for o in snapshot.orgs for origin in o.origins),
@@ -129,8 +144,11 @@ class SnapshotStore:
         """Judges a packed SignedSnapshot and applies it if it is good and newer."""
         snapshot, verdict = self._judge(packed)
         if snapshot is not None:
-            self.view = View.of(snapshot)
-            self._save(packed)
+            try:
+                self.view = View.of(snapshot)
+                self._save(packed)
+            except (msgspec.DecodeError, RecursionError):
+                verdict = Verdict.UNREADABLE
         if verdict in (Verdict.APPLIED, Verdict.CURRENT):
             self.confirm(now)
         else:

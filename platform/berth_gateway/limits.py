@@ -16,7 +16,7 @@ from berth_gateway.cost import cost_of, price_at
 from berth_gateway.errors import Refusal
 from berth_gateway.permits import Asks, Demand, Permit, Waiting
 from berth_gateway.pools import Answer, Kind, Pool
-from berth_gateway.purse import Purse
+from berth_gateway.purse import MOST_NEEDS, Purse
 
 __all__ = ["Asks", "Demand", "Gate", "Permit", "Waiting"]
 
@@ -278,14 +278,16 @@ class Gate:
         """What to send now: for requests that wait, and on a tick for what is due."""
         asks, now = Asks(), self.now()
         for waiting in self.waiting:
-            waiting.asked = True
             demand = waiting.demand
+            periods = [(budget, _period(budget, demand.at)) for budget in self._budgets_of(demand)]
+            purses = [self._purse(budget, period) for budget, period in periods if period is not None]
+            waiting.asked = all(len(asks.purses.get(purse, ())) < MOST_NEEDS for purse in purses)
+            if not waiting.asked:
+                continue  # the message is full; its turn comes with the next
             for pool, units in self._pools_of(demand):
                 asks.pools.setdefault(pool, []).append(units)
-            for budget in self._budgets_of(demand):
-                period = _period(budget, demand.at)
-                purse = self._purse(budget, period) if period is not None else None
-                if purse is not None and purse.joined:
+            for purse in purses:
+                if purse.joined:
                     asks.purses.setdefault(purse, []).append(demand.cost)
         # What is held of a pool that nobody is short of stays as it is.
         asks.pools = {p: u for p, u in asks.pools.items() if sum(u) > p.spare}

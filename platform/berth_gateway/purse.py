@@ -17,7 +17,7 @@ MARGIN_SECONDS = 2.0  # it stops this much earlier than others stop counting on 
 RENEW_SECONDS = 3.0
 SETTLING_SECONDS = 4.0  # after Valkey lost what it knew: every worker that lives has been heard by then
 KNOWN_SECONDS = 0.25
-MOST_NEEDS = 64  # requests asked for in one message
+MOST_NEEDS = 200  # requests asked for in one message
 STEP_SHARE = 8  # money is fetched ahead only while more than so many times the pace of all workers is left
 
 
@@ -125,7 +125,7 @@ class Purse:
         kept = min(spare, ahead) if self.roomy and not waiting else 0
         self.claim = self.spent + self.reserved + kept
         self._all = self.claim - kept + spare
-        return PurseAsk(self.claim, self._all, tuple(waiting[:MOST_NEEDS]), ahead, max(0, ahead - kept))
+        return PurseAsk(self.claim, self._all, tuple(waiting), ahead, max(0, ahead - kept))
 
     def answered(self, reply: PurseReply, now: float) -> None:
         self.claim = reply.claim

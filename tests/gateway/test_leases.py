@@ -434,7 +434,7 @@ class Life:
 
 
 def test_more_than_one_message_holds_are_admitted_and_nobody_jumps_the_queue(fleet: Fleet) -> None:
-    """A hundred wait, and a newcomer comes at every moment in between: as long as there is money, nobody is refused."""
+    """Many wait, and a newcomer comes at every moment in between: as long as there is money, nobody is refused."""
     fleet.budget(10**6)
     fleet.limit(rpm=10_000, concurrency=10_000)
     fleet.control_plane({})
@@ -450,16 +450,16 @@ def test_more_than_one_message_holds_are_admitted_and_nobody_jumps_the_queue(fle
                 await asyncio.sleep(0)
 
         coming = asyncio.ensure_future(newcomers())
-        for _ in range(200):
+        for _ in range(1500):
             worker.ask(cost=10)
         for _ in range(8):
             await worker.turn(tick=False)
         stop.set()
         await coming
-        for _ in range(8):
+        while worker.gate.waiting:
             await worker.turn(tick=False)
         await worker.close()
         return worker
 
     worker = asyncio.run(run())
-    assert len(admitted([worker])) > 200 and refused([worker]) == []
+    assert len(admitted([worker])) >= 1500 and refused([worker]) == []

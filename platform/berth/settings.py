@@ -188,7 +188,7 @@ HEADLESS_FRONTEND_URLS: dict[str, str] = {}
 REST_FRAMEWORK = {
     "DEFAULT_AUTHENTICATION_CLASSES": ["berth.web.auth.Session"],
     "DEFAULT_PERMISSION_CLASSES": ["berth.web.auth.DenyByDefault"],
-    "DEFAULT_PARSER_CLASSES": ["rest_framework.parsers.JSONParser"],
+    "DEFAULT_PARSER_CLASSES": ["berth.web.parsers.JsonParser"],
     "DEFAULT_RENDERER_CLASSES": ["rest_framework.renderers.JSONRenderer"],
     "DEFAULT_PAGINATION_CLASS": "berth.web.pagination.CursorPagination",
     "DEFAULT_SCHEMA_CLASS": "berth.web.schema.AutoSchema",

@@ -69,7 +69,7 @@ def test_a_weak_secret_key_is_refused(tmp_path: Path, secret: str) -> None:
 def test_there_is_no_admin_site_and_no_browsable_api() -> None:
     assert "django.contrib.admin" not in settings.INSTALLED_APPS
     assert settings.REST_FRAMEWORK["DEFAULT_RENDERER_CLASSES"] == ["rest_framework.renderers.JSONRenderer"]
-    assert settings.REST_FRAMEWORK["DEFAULT_PARSER_CLASSES"] == ["rest_framework.parsers.JSONParser"]
+    assert settings.REST_FRAMEWORK["DEFAULT_PARSER_CLASSES"] == ["berth.web.parsers.JsonParser"]
     assert settings.REST_FRAMEWORK["DEFAULT_PERMISSION_CLASSES"] == ["berth.web.auth.DenyByDefault"]
 
 

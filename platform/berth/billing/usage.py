@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Any
 from uuid import UUID
@@ -24,6 +24,7 @@ from berth.web.errors import ApiError
 
 LONGEST = timedelta(days=400)
 LONGEST_BY_HOUR = timedelta(days=32)
+EARLIEST, LATEST = datetime(1970, 1, 2, tzinfo=UTC), datetime(9000, 1, 1, tzinfo=UTC)  # months can be counted between
 
 # The only pieces of SQL that vary; what users send is never among them.
 _GROUPS = {
@@ -121,6 +122,9 @@ def usage(
 
 
 def _check(start: datetime, end: datetime, group_by: str) -> None:
+    for field, instant in (("from", start), ("to", end)):
+        if not EARLIEST <= instant <= LATEST:
+            raise ApiError("invalid", "Choose an instant between the years 1970 and 9000.", field=field)
     if start >= end:
         raise ApiError("invalid", "The end must lie after the beginning.", field="to")
     longest = LONGEST_BY_HOUR if group_by == "hour" else LONGEST

@@ -69,6 +69,13 @@ class Home:
                 "to start. Free some space, or set BERTH_HOME to a folder on another disk."
             )
 
+    def end_first_start(self) -> None:
+        """Lays the facts where people find them and marks the first start as over. Killed anywhere in it, it may be done again."""
+        with contextlib.suppress(FileNotFoundError):
+            self.demo_pending.replace(self.demo)
+        self.started.touch(mode=0o600)
+        self.draft.unlink(missing_ok=True)
+
     def read(self, path: Path) -> dict[str, Any]:
         """A JSON object from a file; empty when there is none or it is not whole."""
         try:

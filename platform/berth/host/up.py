@@ -108,9 +108,7 @@ class Up:
             if not answer.ok:
                 self.progress.say(_no_answer(facts, answer))
         if first:
-            self.home.demo_pending.replace(self.home.demo)
-            self.home.started.touch(mode=0o600)
-            self.home.draft.unlink(missing_ok=True)
+            self.home.end_first_start()
         self.home.write(self.home.timings, dict(self.progress.timings))
         self.progress.say(welcome(facts, str(self.home.folder), first=first))
         self.progress.say(f"Started in {time.monotonic() - begun:.1f} s.")

@@ -97,7 +97,7 @@ def _own_limits(maker: Member, kind: str, limits: Mapping[str, int | None]) -> d
     """A service key outlives its maker's membership, so it takes its maker's limits along where it is given none."""
     if kind != KeyKind.SERVICE:
         return dict(limits)
-    return {name: limits.get(name) if limits.get(name) is not None else maker.limits[name] for name in maker.limits}
+    return {name: maker.limits[name] if wanted is None else wanted for name, wanted in limits.items()}
 
 
 @transaction.atomic
@@ -113,7 +113,7 @@ def create_key(
     now: datetime,
 ) -> Issued:
     """Conflict when a key that still works has that name."""
-    held = _own_limits(maker, kind, limits or {})
+    held = _own_limits(maker, kind, dict.fromkeys(maker.limits) | dict(limits or {}))
     require_within_rights(
         maker, kind=kind, scopes=scopes, deployment_ids=deployment_ids, expires_at=expires_at, limits=held, now=now
     )
@@ -153,8 +153,9 @@ def change_key(
     key = _locked(member, key_id)
     fields = []
     if limits is not None:
-        _require_limits_within(member, limits)
-        fields = key.set_limits(limits)
+        held = _own_limits(member, key.kind, limits)
+        _require_limits_within(member, held)
+        fields = key.set_limits(held)
     if name is not None:
         key.name = name
         fields.append("name")

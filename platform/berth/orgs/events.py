@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
+from collections import Counter
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from importlib import import_module
@@ -30,6 +32,8 @@ from berth.web.events import Event, newest, open_reader, read, resumable, stream
 HEARTBEAT = 15.0  # seconds
 POLL = 5.0  # seconds between looks at session and membership when nothing happens
 PAUSE = 1.0  # seconds before a service that is away is asked again
+MOST_STREAMS = 20  # of one user, of each process
+LOOKS_AT_ONCE = 8  # an event wakes every stream of its organisation; the database is asked by few of them at a time
 
 TOPICS: dict[str, Action] = {
     "org": Action.ORG_READ,
@@ -41,6 +45,10 @@ TOPICS: dict[str, Action] = {
     "statements": Action.BILLING_READ,
 }
 OWN: dict[str, Action] = {"keys": Action.KEYS_READ_OWN}  # enough for events whose owner one is
+
+
+_open: Counter[UUID] = Counter()  # streams by user; read and written by the event loop's thread alone
+_looks = threading.BoundedSemaphore(LOOKS_AT_ONCE)
 
 
 @dataclass(frozen=True)
@@ -59,6 +67,9 @@ async def org_events(request: HttpRequest, org: str) -> HttpResponseBase:
         if last_id is not None and not valid_id(last_id):
             raise ApiError("invalid", "Last-Event-ID is not an id of this stream. Leave it out.", field="Last-Event-ID")
         viewer = await sync_to_async(_viewer)(request, org)
+        if _open[viewer.user_id] >= MOST_STREAMS:
+            message = f"You have {MOST_STREAMS} live pages open already. Close one, then reload this one."
+            raise ApiError("too_many_streams", message, status=429, params={"most": MOST_STREAMS})
     except ApiError as error:
         content = body(request, error.code, error.message, field=error.field, params=error.params)
         return JsonResponse(content, status=error.status)
@@ -80,6 +91,13 @@ def _topics(text: str) -> frozenset[str]:
 
 
 def _viewer(request: HttpRequest, slug: str) -> Viewer:
+    try:
+        return _find_viewer(request, slug)
+    finally:
+        _let_go()
+
+
+def _find_viewer(request: HttpRequest, slug: str) -> Viewer:
     user = request.user
     if not user.is_authenticated or request.session.session_key is None:
         raise ApiError(
@@ -93,6 +111,11 @@ def _viewer(request: HttpRequest, slug: str) -> Viewer:
 
 
 def _role_now(viewer: Viewer) -> str | None:
+    with _looks:
+        return _look_up(viewer)
+
+
+def _look_up(viewer: Viewer) -> str | None:
     """The viewer's role, or None when the session or the membership has ended."""
     try:
         probe = HttpRequest()
@@ -103,8 +126,13 @@ def _role_now(viewer: Viewer) -> str | None:
             Member.objects.for_org(viewer.org_id).filter(user_id=viewer.user_id).values_list("role", flat=True).first()
         )
     finally:
-        if not connection.in_atomic_block:
-            connection.close()  # a stream lasts for hours; it holds no database connection meanwhile
+        _let_go()
+
+
+def _let_go() -> None:
+    """A stream lasts for hours; it holds no database connection meanwhile."""
+    if not connection.in_atomic_block:
+        connection.close()
 
 
 def _may_see(event: Event, role: str, user_id: UUID) -> bool:
@@ -119,6 +147,7 @@ async def _stream(viewer: Viewer, topics: frozenset[str], last_id: str | None) -
     client = open_reader()
     clock = asyncio.get_running_loop()
     stream, position, checked, beat_at = stream_of(viewer.org_id), last_id, False, clock.time()
+    _open[viewer.user_id] += 1
     try:
         while True:
             try:
@@ -146,6 +175,9 @@ async def _stream(viewer: Viewer, topics: frozenset[str], last_id: str | None) -
                 beat_at = clock.time() + HEARTBEAT
                 yield _frame(cast(str, position), "heartbeat", {})
     finally:
+        _open[viewer.user_id] -= 1
+        if not _open[viewer.user_id]:
+            del _open[viewer.user_id]
         await client.aclose()
 
 

@@ -104,7 +104,7 @@ class RoleIn(StrictSerializer):
 
 
 class InvitationIn(StrictSerializer):
-    email = serializers.EmailField()
+    email = serializers.EmailField(max_length=254)
     role = serializers.ChoiceField(choices=Role.choices)
 
 

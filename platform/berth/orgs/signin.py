@@ -67,6 +67,9 @@ def _refuse(request: HttpRequest, fields: frozenset[str]) -> JsonResponse | None
         return JsonResponse(body(request, "unsupported_media_type", message), status=415)
     try:
         sent = json.loads(request.body or b"{}")
+        json.dumps(
+            sent, ensure_ascii=False
+        ).encode()  # half of a surrogate pair is no text: it can be neither hashed nor kept
     except (ValueError, RecursionError):
         sent = None
     if not isinstance(sent, dict):

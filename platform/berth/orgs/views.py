@@ -37,6 +37,8 @@ class OrgView(APIView):
         )
         if member is None:
             raise NotFound("organisation")
+        if any("\0" in str(part) for part in kwargs.values()):  # PostgreSQL has no such text
+            raise NotFound("page")
         self.org, self.member = member.org, member
         method = (request.method or "").upper()
         action = self.actions.get("GET" if method in {"HEAD", "OPTIONS"} else method)

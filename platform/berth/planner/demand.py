@@ -9,8 +9,9 @@ import msgspec
 
 from berth.planner.explain import Reason, number, reason
 
-Positive = Annotated[float, msgspec.Meta(gt=0)]
-Count = Annotated[int, msgspec.Meta(ge=1)]
+# Bounds far beyond what there is, so that no product of them leaves what a float can hold.
+Positive = Annotated[float, msgspec.Meta(ge=1e-9, le=1e9)]
+Count = Annotated[int, msgspec.Meta(ge=1, le=10**9)]
 
 QUALITY: Final = {
     "best": 0.01,
@@ -24,7 +25,7 @@ class Demand(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     to do; of several, the last one named here counts."""
 
     users: Count | None = None
-    think_seconds: Annotated[float, msgspec.Meta(ge=0)] = 30.0  # between an answer and the next question
+    think_seconds: Annotated[float, msgspec.Meta(ge=0, le=1e9)] = 30.0  # between an answer and the next question
     requests_per_second: Positive | None = None
     streams: Count | None = None  # requests that are really open at the same time
     prompt_tokens: Count = 512

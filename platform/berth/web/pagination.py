@@ -6,6 +6,7 @@ import functools
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
+from django.core.exceptions import ValidationError
 from django.db.models import QuerySet
 from rest_framework import serializers
 from rest_framework.exceptions import NotFound
@@ -23,13 +24,20 @@ class CursorPagination(Base):
     page_size_query_param = "limit"
     ordering = "-id"  # ids are UUIDv7, so newest first
 
+    def paginate_queryset(self, queryset: Any, request: Request, view: Any = None) -> Any:
+        cursor = self.decode_cursor(request)
+        if cursor is not None and cursor.position is not None:
+            try:
+                queryset.model._meta.pk.to_python(cursor.position)
+            except ValidationError:
+                raise _not_a_cursor() from None
+        return super().paginate_queryset(queryset, request, view)
+
     def decode_cursor(self, request: Request) -> Any:
         try:
             return super().decode_cursor(request)
         except NotFound:
-            raise ApiError(
-                "cursor_invalid", "This cursor is not one of this list. Start again without it.", field="cursor"
-            ) from None
+            raise _not_a_cursor() from None
 
     def get_paginated_response(self, data: Any) -> Response:
         return Response({"items": data, "next": self._next()})
@@ -49,6 +57,10 @@ class CursorPagination(Base):
                 "next": {"type": "string", "nullable": True, "description": "Cursor of the next page"},
             },
         }
+
+
+def _not_a_cursor() -> ApiError:
+    return ApiError("cursor_invalid", "This cursor is not one of this list. Start again without it.", field="cursor")
 
 
 def page(

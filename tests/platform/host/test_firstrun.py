@@ -86,3 +86,12 @@ def test_another_my_org_is_left_alone(home: Home) -> None:
     assert facts["model"] is None
     assert Member.objects.for_org(org).count() == 0
     assert sign_in(facts) == 200
+
+
+def test_the_end_of_the_first_start_may_be_killed_anywhere(home: Home) -> None:
+    home.write(home.demo_pending, {"api_key": "k"})
+    home.write(home.draft, {"password": "p"})
+    home.end_first_start()
+    home.started.unlink()  # as if it had been killed before it could say that it is over
+    home.end_first_start()
+    assert home.started_before and home.read(home.demo) == {"api_key": "k"} and not home.draft.exists()

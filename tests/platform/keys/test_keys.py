@@ -179,3 +179,16 @@ def test_a_key_does_only_what_its_maker_may_still_do() -> None:
     assert changed.status_code == 200 and Change.objects.count() == before + 1
     usable = set(services.usable_keys().filter(org=org).values_list("pk", flat=True))
     assert usable == {expired.pk}
+
+
+@pytest.mark.threat("K3")
+def test_a_service_key_is_never_freed_of_its_makers_limits() -> None:
+    boss = make.member(make.org(), "admin")
+    boss.set_limits({"rpm": 10})
+    boss.save()
+    client = make.client(boss.user)
+    made = post(client, url(boss), {"name": "robot", "kind": "service"}).json()
+    assert made["limits"]["rpm"] == 10
+    sent = {"limits": {"rpm": None, "tpm": 5}}
+    changed = client.patch(url(boss, f"/{made['id']}"), sent, "application/json").json()
+    assert (changed["limits"]["rpm"], changed["limits"]["tpm"]) == (10, 5)

@@ -12,6 +12,7 @@ from berth.catalog.facts import artefact_facts, model_facts
 from berth.catalog.models import Artefact, ModelVersion
 from berth.compute.provider import Offer, Provider, ProviderError
 from berth.compute.registry import default_provider
+from berth.deployments.corrections import factors
 from berth.deployments.launching import memory_limit
 from berth.deployments.models import Revision
 from berth.planner.anywhere import read_demand, read_fixed, what_it_takes
@@ -86,6 +87,8 @@ def make_plan(
         tiers(provider or default_provider()),
         pins,
         replicas=replicas,
+        licence=version.licence,
+        factors=factors(),
     )
 
 

@@ -10,7 +10,7 @@ from uuid import UUID
 from django.db.models import Prefetch, QuerySet
 
 from berth.compute.provider import LogPage, Provider, ProviderError
-from berth.deployments.models import Deployment, Event, Replica, Revision, State
+from berth.deployments.models import Deployment, Event, PlanCheck, Replica, Revision, State
 from berth.orgs.models import Organisation
 from berth.web.errors import ApiError, NotFound
 
@@ -45,6 +45,11 @@ def shown_replicas(deployment: Deployment) -> list[Replica]:
         living = list(rows.filter(ended_at=None))
     ended = list(rows.exclude(ended_at=None).order_by("-id")[:SHOWN_ENDED])
     return [*sorted(living, key=lambda replica: (replica.ordinal, replica.name)), *ended]
+
+
+def checks_of(revision: Revision) -> list[PlanCheck]:
+    """Planned against measured, if it has served anything."""
+    return list(PlanCheck.objects.for_org(revision.org_id).filter(revision=revision).order_by("-metric"))
 
 
 def events_of(deployment: Deployment) -> QuerySet[Event]:

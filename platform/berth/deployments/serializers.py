@@ -9,12 +9,14 @@ import msgspec
 from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
-from berth.deployments.models import Deployment, Desired, Event, Replica, Revision, State
+from berth.deployments.measured import FIRST, SPEED
+from berth.deployments.models import Deployment, Desired, Event, PlanCheck, Replica, Revision, State
 from berth.deployments.outlook import upcoming, usual
-from berth.deployments.selectors import shown_replicas
+from berth.deployments.selectors import checks_of, shown_replicas
 from berth.orgs.limits import LimitsIn, LimitsOut
 from berth.orgs.serializers import UserOut
-from berth.planner.needs import MAX_CONCURRENCY, MAX_CONTEXT, MAX_REPLICAS, MIN_CONTEXT, Quality
+from berth.planner.learning import LEAST
+from berth.planner.needs import MAX_CONCURRENCY, MAX_CONTEXT, MAX_LICENCES, MAX_REPLICAS, MIN_CONTEXT, Quality
 from berth.web.serializers import StrictSerializer
 
 # Bodies
@@ -30,6 +32,12 @@ class NeedsIn(StrictSerializer):
     quality = serializers.ChoiceField(required=False, choices=[quality.value for quality in Quality])
     max_price_per_hour = serializers.DecimalField(required=False, max_digits=20, decimal_places=12, min_value=0)
     tokens_per_second = serializers.FloatField(required=False, min_value=0.001, help_text="For each request")
+    licences = serializers.ListField(
+        required=False,
+        max_length=MAX_LICENCES,
+        child=serializers.CharField(max_length=80),
+        help_text="Allowed licences of the model, as SPDX names them; none named: all",
+    )
 
 
 class PinsIn(StrictSerializer):
@@ -141,6 +149,9 @@ class EstimateOut(serializers.Serializer[Any]):
 
 class PredictedOut(serializers.Serializer[Any]):
     tokens_per_second = EstimateOut(allow_null=True, help_text="For each of the concurrent requests")
+    ttft_ms = EstimateOut(
+        allow_null=True, default=None, help_text="One request alone with 512 prompt tokens; null: not known"
+    )
 
 
 class MemoryOut(serializers.Serializer[Any]):
@@ -235,6 +246,34 @@ class NextOut(serializers.Serializer[Any]):
     usual_seconds = serializers.FloatField(allow_null=True)
 
 
+class PlanCheckOut(serializers.ModelSerializer[PlanCheck]):
+    """Planned beside measured."""
+
+    metric = serializers.ChoiceField(choices=[SPEED, FIRST])
+    unit = serializers.SerializerMethodField()
+    planned = serializers.FloatField(allow_null=True, help_text="As the revision's plan says; null: nothing")
+    expected = serializers.FloatField(
+        allow_null=True, help_text="For the load and lengths that were measured, without corrections"
+    )
+    measured = serializers.FloatField(help_text="Median")
+    n = serializers.IntegerField(source="count", help_text="Requests it is the median of")
+    enough = serializers.SerializerMethodField()
+
+    class Meta:
+        model = PlanCheck
+        fields = [
+            "metric", "unit", "planned", "expected", "measured", "n", "enough", "load", "window_start", "window_end", "updated_at",
+        ]  # fmt: skip
+
+    @extend_schema_field(serializers.ChoiceField(choices=["tokens/s", "ms"]))
+    def get_unit(self, check: PlanCheck) -> str:
+        return "tokens/s" if check.metric == SPEED else "ms"
+
+    @extend_schema_field(serializers.BooleanField(help_text="Whether n is enough to correct plans by"))
+    def get_enough(self, check: PlanCheck) -> bool:
+        return check.count >= LEAST
+
+
 class DeploymentOut(serializers.Serializer[Any]):
     id = serializers.UUIDField()
     name = serializers.CharField()
@@ -253,6 +292,7 @@ class DeploymentOut(serializers.Serializer[Any]):
     next = NextOut(allow_null=True)
     created_at = serializers.DateTimeField()
     limits = LimitsOut()
+    planned_against_measured = PlanCheckOut(many=True, help_text="Of the wanted revision; empty until it has served")
     sleep_after_seconds = serializers.IntegerField(allow_null=True, help_text="null: it never sleeps")
     hold_seconds = serializers.IntegerField()
 
@@ -280,6 +320,7 @@ class DeploymentOut(serializers.Serializer[Any]):
             "next": None if coming is None else msgspec.to_builtins(coming),
             "created_at": instance.created_at,
             "limits": instance.limits,
+            "planned_against_measured": checks_of(revision),
             "sleep_after_seconds": instance.sleep_after_seconds,
             "hold_seconds": instance.hold_seconds,
         }

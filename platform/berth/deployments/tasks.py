@@ -10,9 +10,10 @@ from celery.signals import worker_ready
 from django.utils import timezone
 
 from berth.celery import app
-from berth.compute.provider import ProviderUnavailable
+from berth.compute.provider import ProviderError, ProviderUnavailable
 from berth.compute.registry import default_provider
 from berth.deployments import kick, sweep, waking
+from berth.deployments.checks import check_plans
 from berth.deployments.reconcile import reconcile as look
 from berth.outbox.valkey import UNAVAILABLE
 
@@ -42,6 +43,16 @@ def wake_asked() -> None:
         waking.wake_those_asked_for()
     except UNAVAILABLE as error:
         log.warning("wake_deferred", extra={"reason": type(error).__name__})
+
+
+@app.task(name="berth.deployments.tasks.check_plans")
+def check_plans_by_the_clock() -> None:
+    """What is planned, held against what was measured."""
+    provider = default_provider()
+    try:
+        check_plans(provider, timezone.now())
+    except ProviderError:
+        log.warning("provider_unavailable", extra={"provider": provider.name})
 
 
 @app.task(name=kick.RECONCILE_TASK)

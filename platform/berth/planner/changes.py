@@ -3,25 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
 from berth.planner.explain import Reason, number, reason, size
+from berth.planner.foresight import speed_of
 from berth.planner.memory import memory_need
 from berth.planner.needs import MIN_CONTEXT, Pins, Quality
-from berth.planner.performance import tokens_per_second
+from berth.planner.shapes import Candidate, Question
 
-if TYPE_CHECKING:
-    from berth.planner.shapes import Question
-
-Possible = Callable[["Question"], bool]
+Possible = Callable[[Question], bool]
 
 
 def suggest_changes(question: Question, possible: Possible) -> tuple[Reason, ...]:
     """`possible` says whether a question has a plan."""
     found: list[Reason] = []
-    for search in (_shorter_context, _fewer_at_once, _lower_quality, _higher_ceiling, _less_speed, _unpin):
+    for search in (
+        _shorter_context,
+        _fewer_at_once,
+        _lower_quality,
+        _higher_ceiling,
+        _less_speed,
+        _allow_licence,
+        _unpin,
+    ):
         found.extend(search(question, possible))
     return tuple(found) or tuple(_more_memory(question))
 
@@ -107,12 +113,9 @@ def _less_speed(question: Question, possible: Possible) -> Iterator[Reason]:
     speeds = [
         estimate.value
         for artefact in question.artefacts
+        for engine in artefact.engines
         for tier in question.tiers
-        if (
-            estimate := tokens_per_second(
-                question.model, artefact.facts, tier, context_length=context, concurrency=slots
-            )
-        )
+        if (estimate := speed_of(question, Candidate(artefact, engine, tier), context_length=context, slots=slots))
     ]
     for speed in sorted(speeds, reverse=True):
         if speed > 0 and possible(_with_needs(question, tokens_per_second=speed)):
@@ -120,6 +123,22 @@ def _less_speed(question: Question, possible: Possible) -> Iterator[Reason]:
                 "less_speed", f"Accept {number(speed)} tokens a second.", field="tokens_per_second", value=speed
             )
             return
+
+
+def _allow_licence(question: Question, possible: Possible) -> Iterator[Reason]:
+    allowed = question.needs.licences
+    if not allowed or not possible(_with_needs(question, licences=())):
+        return
+    if question.licence:
+        yield reason(
+            "allow_licence",
+            f"Allow the licence {question.licence}.",
+            field="licences",
+            value=[*allowed, question.licence],
+            licence=question.licence,
+        )
+    else:
+        yield reason("any_licence", "Allow any licence: this model's is not known here.", field="licences", value=[])
 
 
 def _unpin(question: Question, possible: Possible) -> Iterator[Reason]:

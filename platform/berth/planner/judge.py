@@ -8,9 +8,9 @@ from typing import Final
 from berth.catalog.facts import ModelFacts
 from berth.planner.capabilities import ENGINES, EngineCapabilities
 from berth.planner.explain import Reason, number, reason, size
+from berth.planner.foresight import first_of, speed_of
 from berth.planner.memory import memory_need
 from berth.planner.needs import DEFAULT_CONTEXT, LEAST_BITS, Needs, Pins
-from berth.planner.performance import tokens_per_second
 from berth.planner.shapes import Candidate, Fit, Question
 from berth.planner.tiers import Tier
 
@@ -30,7 +30,11 @@ def candidates(question: Question) -> Iterator[Candidate]:
 
 def judge(question: Question, candidate: Candidate) -> Fit | Reason:
     """The settings under which a candidate fits, or the first reason against it."""
-    against = _pinned_away(question.pins, candidate) or _impossible(question, candidate)
+    against = (
+        _pinned_away(question.pins, candidate)
+        or _not_allowed(question.needs, question.licence)
+        or _impossible(question, candidate)
+    )
     if against:
         return against
     engine = ENGINES[candidate.engine]
@@ -59,6 +63,22 @@ def _pinned_away(pins: Pins, candidate: Candidate) -> Reason | None:
         if wanted is not None and wanted != offered:
             return reason("pinned", f"Another {name.removesuffix('_id')} is pinned ({wanted}).", pin=name, value=wanted)
     return None
+
+
+def _not_allowed(needs: Needs, licence: str) -> Reason | None:
+    if needs.allows(licence):
+        return None
+    allowed = ", ".join(needs.licences)
+    if not licence:
+        return reason(
+            "licence_unknown", f"The model's licence is not known here; allowed are {allowed}.", allowed=allowed
+        )
+    return reason(
+        "licence_not_allowed",
+        f"The model's licence is {licence}; allowed are {allowed}.",
+        licence=licence,
+        allowed=allowed,
+    )
 
 
 def _impossible(question: Question, candidate: Candidate) -> Reason | None:
@@ -129,10 +149,10 @@ def _with_context(
 def _at(
     question: Question, candidate: Candidate, engine: EngineCapabilities, context: int, slots: int, bits: float
 ) -> Fit | Reason:
-    model, tier, facts = question.model, candidate.tier, candidate.artefact.facts
+    tier = candidate.tier
     need = memory_need(
-        model,
-        facts,
+        question.model,
+        candidate.artefact.facts,
         context_length=context,
         slots=slots,
         available=tier.usable_memory,
@@ -147,8 +167,8 @@ def _at(
             available=need.available,
             short=need.short,
         )
-    speed = tokens_per_second(model, facts, tier, context_length=context, concurrency=slots)
-    fit = Fit(candidate, context, slots, need, speed, bits)
+    speed = speed_of(question, candidate, context_length=context, slots=slots)
+    fit = Fit(candidate, context, slots, need, speed, bits, first_of(question, candidate))
     return _too_slow(question.needs, fit) or fit
 
 

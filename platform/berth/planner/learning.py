@@ -16,6 +16,7 @@ from typing import Final
 
 import msgspec
 
+LEAST: Final = 20  # requests that a measurement must stand on to teach anything
 SHRINK: Final = 3.0  # deployments that are worth as much as the planner's own word
 MOST: Final = math.log(1.5)  # no factor goes beyond one and a half, either way
 ODD: Final = math.log(4.0)  # a run that is this far off says something else than how fast the hardware is
@@ -28,7 +29,7 @@ class Lesson(msgspec.Struct, frozen=True):
     engine: str
     scheme: str
     hardware: str
-    metric: str  # "tpot" or "ttft"
+    metric: str  # TPOT or TTFT
     planned: float  # without any factor
     measured: float
     count: int = 1  # requests that the measurement stands on
@@ -39,15 +40,19 @@ class Factor(msgspec.Struct, frozen=True):
     raw: float  # before shrinking and bounding
     deployments: int
     left_out: int  # runs that were too odd to count
+    count: int = 0  # requests that the counted runs stand on
 
 
 Key = tuple[str, str, str, str]  # engine, scheme, hardware, metric
+TPOT: Final = "tpot"
+TTFT: Final = "ttft"
 
 
-def learn(lessons: Iterable[Lesson], *, least: int = 20) -> Mapping[Key, Factor]:
+def learn(lessons: Iterable[Lesson], *, least: int = LEAST) -> Mapping[Key, Factor]:
     """`least`: measurements on fewer requests do not count."""
     by_key: dict[Key, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     odd: dict[Key, int] = defaultdict(int)
+    requests: dict[Key, int] = defaultdict(int)
     for lesson in lessons:
         if lesson.count < least or lesson.planned <= 0 or lesson.measured <= 0:
             continue
@@ -57,16 +62,17 @@ def learn(lessons: Iterable[Lesson], *, least: int = 20) -> Mapping[Key, Factor]
             odd[key] += 1
         else:
             by_key[key][lesson.deployment].append(off)
+            requests[key] += lesson.count
     return {
-        key: _factor([statistics.median(runs) for runs in each.values()], odd[key])
+        key: _factor([statistics.median(runs) for runs in each.values()], odd[key], requests[key])
         for key, each in sorted(by_key.items())
     }
 
 
-def _factor(offs: list[float], odd: int) -> Factor:
+def _factor(offs: list[float], odd: int, count: int) -> Factor:
     raw = statistics.median(offs)
     shrunk = raw * len(offs) / (len(offs) + SHRINK)
-    return Factor(math.exp(max(-MOST, min(MOST, shrunk))), math.exp(raw), len(offs), odd)
+    return Factor(math.exp(max(-MOST, min(MOST, shrunk))), math.exp(raw), len(offs), odd, count)
 
 
 def corrected(

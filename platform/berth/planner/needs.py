@@ -15,9 +15,11 @@ MIN_CONTEXT: Final = 256  # engines hand out context in steps of this
 MAX_CONTEXT: Final = 1 << 24
 MAX_CONCURRENCY: Final = 512
 MAX_REPLICAS: Final = 16
+MAX_LICENCES: Final = 32
 
 _Context = Annotated[int, msgspec.Meta(ge=MIN_CONTEXT, le=MAX_CONTEXT)]
 _Slots = Annotated[int, msgspec.Meta(ge=1, le=MAX_CONCURRENCY)]
+_Licence = Annotated[str, msgspec.Meta(min_length=1, max_length=80)]
 _Name = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}\Z")]
 
 
@@ -42,6 +44,11 @@ class Needs(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
     tokens_per_second: Annotated[float, msgspec.Meta(gt=0, le=100_000)] | None = (
         None  # for each of the concurrent requests
     )
+    licences: Annotated[tuple[_Licence, ...], msgspec.Meta(max_length=MAX_LICENCES)] = ()  # allowed; none named: all
+
+    def allows(self, licence: str) -> bool:
+        """Whether a model of this licence may run. One whose licence is not known may not, once any is named."""
+        return not self.licences or licence.casefold() in {each.casefold() for each in self.licences}
 
 
 class Pins(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

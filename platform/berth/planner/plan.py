@@ -6,13 +6,15 @@ against it. What does not fit is never chosen, pinned or not.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from decimal import Decimal
 
 from berth.catalog.facts import ModelFacts
 from berth.planner.changes import suggest_changes
 from berth.planner.explain import Reason, reason, size
+from berth.planner.foresight import what_was_learnt
 from berth.planner.judge import candidates, judge, possible
+from berth.planner.learning import Factor, Key
 from berth.planner.needs import DEFAULT_CONTEXT, Needs, Pins
 from berth.planner.shapes import PLAN_FORMAT, Candidate, Choice, Fit, Plan, PlanArtefact, Predicted, Question, Rejected
 from berth.planner.tiers import Tier
@@ -26,9 +28,14 @@ def plan(
     pins: Pins | None = None,
     *,
     replicas: int = 1,
+    licence: str = "",
+    factors: Mapping[Key, Factor] | None = None,
 ) -> Plan:
-    """The best plan, or none with what would have to change."""
-    question = Question(model, tuple(artefacts), needs, tuple(tiers), pins or Pins(), replicas)
+    """The best plan, or none with what would have to change. `licence`: of the model, where it is known. `factors`: what measured
+    deployments taught (`learning.learn`)."""
+    question = Question(
+        model, tuple(artefacts), needs, tuple(tiers), pins or Pins(), replicas, licence, dict(factors or {})
+    )
     fits: list[Fit] = []
     rejected: list[Rejected] = []
     for candidate in candidates(question):
@@ -104,7 +111,7 @@ def _choice(question: Question, fit: Fit) -> Choice:
         threads=tier.threads,
         replicas=question.replicas,
         memory=fit.memory,
-        predicted=Predicted(fit.speed),
+        predicted=Predicted(fit.speed, fit.first),
         price_per_hour=None if price is None else price * question.replicas,
         reasons=tuple(_reasons(question, fit)),
     )
@@ -139,5 +146,6 @@ def _reasons(question: Question, fit: Fit) -> Iterator[Reason]:
             threads=tier.threads,
             cores=tier.cores,
         )
+    yield from what_was_learnt(question, fit.candidate)
     if not question.model.has_chat_template:
         yield reason("no_chat_template", "The model has no chat template: it answers /v1/completions only.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from decimal import Decimal
 from typing import Final
 
@@ -9,6 +10,7 @@ import msgspec
 
 from berth.catalog.facts import ArtefactFacts, ModelFacts
 from berth.planner.explain import Reason
+from berth.planner.learning import Factor, Key
 from berth.planner.memory import MemoryNeed
 from berth.planner.needs import Needs, Pins
 from berth.planner.performance import Estimate
@@ -29,6 +31,7 @@ class PlanArtefact(msgspec.Struct, frozen=True):
 
 class Predicted(msgspec.Struct, frozen=True):
     tokens_per_second: Estimate | None  # for each concurrent request
+    ttft_ms: Estimate | None = None  # one request alone, a prompt of 512 tokens
 
 
 class Choice(msgspec.Struct, frozen=True):
@@ -76,6 +79,8 @@ class Question(msgspec.Struct, frozen=True):
     tiers: tuple[Tier, ...]
     pins: Pins
     replicas: int = 1
+    licence: str = ""  # of the model's version; empty: not told
+    factors: Mapping[Key, Factor] = msgspec.field(default_factory=dict)  # what measured deployments taught
 
 
 class Candidate(msgspec.Struct, frozen=True):
@@ -97,3 +102,4 @@ class Fit(msgspec.Struct, frozen=True):
     memory: MemoryNeed
     speed: Estimate | None
     bits: float
+    first: Estimate | None = None

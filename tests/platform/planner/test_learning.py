@@ -6,7 +6,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from berth.planner.learning import Lesson, corrected, learn
+from berth.catalog.facts import ModelFacts
+from berth.planner.learning import TPOT, TTFT, Factor, Lesson, corrected, learn
+from berth.planner.needs import Needs
+from berth.planner.plan import plan
+from berth.planner.shapes import PlanArtefact
+from berth.planner.tiers import Tier
+from tests.platform.planner import worlds
 
 KEY = ("vllm", "FP8", "h100", "tpot")
 
@@ -49,3 +55,59 @@ def test_leaving_measurements_out_undoes_what_they_taught() -> None:
     told = [lesson("a", 0.012)]
     assert corrected(0.01, learn(told), *KEY) > 0.01
     assert corrected(0.01, learn([]), *KEY) == 0.01
+
+
+HERE = ("llamacpp", "Q4_1", "cpu-local")
+
+
+def here(deployment: str, off: float, *, metric: str = TPOT, count: int = 170) -> Lesson:
+    return Lesson(deployment, *HERE, metric, 0.01, 0.01 * off, count)
+
+
+@given(model=worlds.models, artefacts=worlds.artefacts, needs=worlds.needs, tiers=worlds.tiers)
+@settings(max_examples=60, deadline=None)
+def test_what_teaches_nothing_about_a_plan_does_not_change_it(
+    model: ModelFacts, artefacts: list[PlanArtefact], needs: Needs, tiers: list[Tier]
+) -> None:
+    elsewhere = learn([lesson(str(number), 0.013) for number in range(9)])
+    few = learn([here("a", 1.4, count=19)])
+    found = plan(model, artefacts, needs, tiers)
+    assert plan(model, artefacts, needs, tiers, factors=elsewhere) == found
+    assert plan(model, artefacts, needs, tiers, factors=few) == found
+
+
+@given(off=st.floats(0.01, 100), deployments=st.integers(1, 60), count=st.integers(20, 10_000))
+@settings(max_examples=60, deadline=None)
+def test_a_corrected_prediction_stays_within_one_and_a_half_of_the_planner_s_own(
+    off: float, deployments: int, count: int
+) -> None:
+    told = [here(str(number), off, count=count) for number in range(deployments)]
+    told += [here(str(number), off, metric=TTFT, count=count) for number in range(deployments)]
+    plain = plan(worlds.SMOLLM2, [worlds.artefact()], Needs(), [worlds.CPU]).choice
+    taught = plan(worlds.SMOLLM2, [worlds.artefact()], Needs(), [worlds.CPU], factors=learn(told)).choice
+    assert plain and taught and plain.predicted.tokens_per_second and taught.predicted.tokens_per_second
+    assert plain.predicted.ttft_ms and taught.predicted.ttft_ms
+    speed = taught.predicted.tokens_per_second.value / plain.predicted.tokens_per_second.value
+    first = taught.predicted.ttft_ms.value / plain.predicted.ttft_ms.value
+    assert 1 / 1.51 < speed < 1.51 and 1 / 1.51 < first < 1.51
+    assert (speed - 1) * (off - 1) <= 1e-3 and (first - 1) * (off - 1) >= -1e-3
+
+
+def test_a_corrected_plan_says_so_with_its_numbers_and_no_names() -> None:
+    factors = {(*HERE, TPOT): Factor(1 / 0.83, 1.3, 2, 0, 340)}
+    choice = plan(worlds.SMOLLM2, [worlds.artefact()], Needs(), [worlds.CPU], factors=factors).choice
+    assert choice is not None
+    (told,) = [each for each in choice.reasons if each.code == "speed_corrected"]
+    assert told.message == "The speed is corrected by measurement: ×0.83 from 2 deployments, n=340."
+    assert told.params == {"factor": 0.83, "deployments": 2, "count": 340}
+    assert choice.predicted.tokens_per_second and choice.predicted.tokens_per_second.basis == "corrected"
+
+
+def test_a_need_is_held_against_the_corrected_speed() -> None:
+    plain = plan(worlds.SMOLLM2, [worlds.artefact()], Needs(context_length=8192), [worlds.CPU]).choice
+    assert plain and plain.predicted.tokens_per_second
+    asked = Needs(context_length=8192, tokens_per_second=plain.predicted.tokens_per_second.value)
+    slow = {(*HERE, TPOT): Factor(1.2, 1.3, 2, 0, 340)}
+    refused = plan(worlds.SMOLLM2, [worlds.artefact()], asked, [worlds.CPU], factors=slow)
+    assert [each.code for each in refused.rejected] == ["too_slow"]
+    assert "less_speed" in [each.code for each in refused.changes]

@@ -3,11 +3,32 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Coroutine
+from typing import Any
 
 from berth_gateway.gateway import Gateway
 from berth_gateway.snapshot_file import FileStore, SnapshotFileError
 
 LOOK_SECONDS = 1.0
+
+
+class Alone:
+    """Looks after the file; there is nobody to tell."""
+
+    def __init__(self, gateway: Gateway, store: FileStore) -> None:
+        self._gateway, self._store = gateway, store
+        gateway.gate.alone = True
+        gateway.gate.workers = gateway.config.workers
+        gateway.snapshot_applied()
+
+    def jobs(self) -> list[Coroutine[Any, Any, None]]:
+        return [watch_file(self._gateway, self._store)]
+
+    async def ready(self) -> None:
+        return
+
+    async def close(self) -> None:
+        return
 
 
 async def watch_file(gateway: Gateway, store: FileStore) -> None:

@@ -70,6 +70,8 @@ class Gate:
                 del self._purses[name]
             else:
                 purse.budget, purse.limit = current, current.limit_pico
+                if self.alone:
+                    purse.claim = current.limit_pico // self.workers
         self._prepare()
 
     def _prepare(self) -> None:

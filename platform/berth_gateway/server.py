@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import gc
 import logging
 import signal
 import socket
 import time
 from collections.abc import Coroutine
-from typing import Any
+from typing import Any, Protocol
 
 import uvloop
 
-from berth_gateway.alone import watch_file
+from berth_gateway.alone import Alone
 from berth_gateway.config import Config, ConfigError
 from berth_gateway.contract import worker_key
 from berth_gateway.edges import ClientEdge, Dialer
 from berth_gateway.gateway import Gateway
-from berth_gateway.leases import Lessor, recall
-from berth_gateway.link import Link
 from berth_gateway.snapshot import SnapshotStore, Store, load_public_key
 from berth_gateway.snapshot_file import FileStore, SnapshotFileError
 from berth_gateway.spool import Spool, SpoolError
@@ -29,7 +26,6 @@ from berth_gateway.tls import Certificate
 BACKLOG = 2048
 TICK_SECONDS = 0.25
 SYNC_SECONDS = 0.04
-FIRST_ANSWER_SECONDS = 2.0
 
 
 def run(config: Config) -> None:
@@ -111,7 +107,7 @@ async def _serve(
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    party = _Alone(gateway) if isinstance(gateway.store, FileStore) else _Shared(gateway, usage_key)
+    party = _party(gateway, usage_key)
     jobs = [*party.jobs(), _tick(gateway), _keep_durable(gateway)]
     if certificate is not None:
         jobs.append(certificate.watch(gateway.log))
@@ -149,58 +145,25 @@ async def _serve(
         task.result()
 
 
-class _Shared:
-    """A gateway among others, with a control plane behind Valkey."""
-
-    def __init__(self, gateway: Gateway, usage_key: bytes) -> None:
-        verdict = gateway.store.load(gateway.wall())
-        if verdict is not None:
-            gateway.log.info("snapshot_loaded", reason=verdict)
-            gateway.limits_changed()
-        self._link = Link(gateway, usage_key)
-        self._lessor = Lessor(
-            gateway.gate,
-            gateway.config.name,
-            gateway.config.redis_url,
-            gateway.spool,
-            lambda: gateway.store.view,
-            lambda: gateway.telemetry.link_failures.add("limits"),
-        )
+class Party(Protocol):
+    """Where a gateway has its snapshots from, and whom it tells: the control plane behind Valkey, or nobody."""
 
     def jobs(self) -> list[Coroutine[Any, Any, None]]:
-        return [*self._link.jobs(), self._lessor.run()]
+        """What has to run, each until cancelled."""
 
     async def ready(self) -> None:
-        """Nobody is judged by the copy on disk before Valkey was asked whether it is still the newest."""
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(FIRST_ANSWER_SECONDS):
-                await self._link.asked_once.wait()
-                await self._lessor.joined_all()
+        """Until requests may be judged."""
 
     async def close(self) -> None:
-        await self._lessor.close()
-        await self._link.close()
+        """The process ends."""
 
 
-class _Alone:
-    """A gateway with a snapshot file and nobody to tell."""
+def _party(gateway: Gateway, usage_key: bytes) -> Party:
+    if isinstance(gateway.store, FileStore):
+        return Alone(gateway, gateway.store)
+    from berth_gateway.shared import Shared  # Valkey's client is a quarter of the memory of a gateway that needs none
 
-    def __init__(self, gateway: Gateway) -> None:
-        self._gateway = gateway
-        gateway.gate.alone = True
-        gateway.gate.workers = gateway.config.workers
-        gateway.snapshot_applied()
-        recall(gateway.gate, gateway.spool, gateway.store.view)
-
-    def jobs(self) -> list[Coroutine[Any, Any, None]]:
-        store = self._gateway.store
-        return [watch_file(self._gateway, store)] if isinstance(store, FileStore) else []
-
-    async def ready(self) -> None:
-        return
-
-    async def close(self) -> None:
-        return
+    return Shared(gateway, usage_key)
 
 
 def _quieten(loop: asyncio.AbstractEventLoop, gateway: Gateway) -> None:

@@ -1,0 +1,47 @@
+"""The periodic work of a gateway among others, with a control plane behind Valkey."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Coroutine
+from typing import Any
+
+from berth_gateway.gateway import Gateway
+from berth_gateway.leases import Lessor
+from berth_gateway.link import Link
+
+FIRST_ANSWER_SECONDS = 2.0
+
+
+class Shared:
+    """A gateway among others, with a control plane behind Valkey."""
+
+    def __init__(self, gateway: Gateway, usage_key: bytes) -> None:
+        verdict = gateway.store.load(gateway.wall())
+        if verdict is not None:
+            gateway.log.info("snapshot_loaded", reason=verdict)
+            gateway.limits_changed()
+        self._link = Link(gateway, usage_key)
+        self._lessor = Lessor(
+            gateway.gate,
+            gateway.config.name,
+            gateway.config.redis_url,
+            gateway.spool,
+            lambda: gateway.store.view,
+            lambda: gateway.telemetry.link_failures.add("limits"),
+        )
+
+    def jobs(self) -> list[Coroutine[Any, Any, None]]:
+        return [*self._link.jobs(), self._lessor.run()]
+
+    async def ready(self) -> None:
+        """Nobody is judged by the copy on disk before Valkey was asked whether it is still the newest."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(FIRST_ANSWER_SECONDS):
+                await self._link.asked_once.wait()
+                await self._lessor.joined_all()
+
+    async def close(self) -> None:
+        await self._lessor.close()
+        await self._link.close()

@@ -53,7 +53,12 @@ def judge_head(
 
 
 def admit_request(
-    gateway: Gateway, endpoint: Endpoint, caller: admit.Caller, request_id: str, data: bytes, patience: float | None = None
+    gateway: Gateway,
+    endpoint: Endpoint,
+    caller: admit.Caller,
+    request_id: str,
+    data: bytes,
+    patience: float | None = None,
 ) -> Facts:
     """The request as it will be sent and accounted for. Raises Refusal. `patience`: seconds that it may wait for a replica."""
     gateway.check_accepting()
@@ -61,6 +66,7 @@ def admit_request(
     body = surface.read(endpoint, data)
     route = admit.find_route(view, caller, body.model)
     admit.check_serves(route, endpoint)
+    gateway.check_held(caller.key.key_id, route)
     if route.state is RouteState.ASLEEP and (patience == 0 or route.hold_seconds <= 0):
         gateway.places.wake(route)  # for the client's next try
     admit.check_ready(route, patience)

@@ -43,6 +43,7 @@ KINDS: dict[str, Kind] = {
     "method_not_allowed": Kind(405),
     "deployment_paused": Kind(403, final=True),
     "organization_suspended": Kind(403, final=True),
+    "key_held": Kind(403, final=True),
     "rate_limit_exceeded": Kind(429, "requests"),
     "insufficient_quota": Kind(429, "insufficient_quota", final=True),
     "model_loading": Kind(503, SERVER, retry_after=5),

@@ -58,6 +58,7 @@ class Exchange:
         self._upstream: Upstream | None = None
         self._place: Place | None = None  # where it is with a replica, or waits for one
         self._replica: Replica | None = None  # the last it was sent to
+        self._sent_to: Address | None = None  # the last that has got it
         self._fresh = False  # the next try needs a connection of its own
         self._retried_stale = False
         self._status = 0
@@ -103,6 +104,7 @@ class Exchange:
         facts, replica = self.facts, self._replica
         if replica is None or not (self._accepted or self._accept()):
             return b""
+        self._sent_to = address(replica)
         return write_request(
             facts.prepared.path,
             replica.host,
@@ -152,6 +154,7 @@ class Exchange:
         self._status = head.status
         if head.status < 500 and self._where is not None:
             self._gateway.router.health.answered(self._where)
+            self._gateway.suspects.answered(self._where)
         if head.status == 200 and not head.content_type.startswith(self._relay.media):
             self._status = 500  # not a stream although one was asked for
 
@@ -230,6 +233,8 @@ class Exchange:
         where, stale = self._where, reused and not answered and not self._retried_stale
         if not stale:
             self._replica_failed(where)
+            if where is not None and self._sent_to == where:
+                self._gateway.engine_died(self.facts, where)
         self._leave_upstream(abort=True)
         if self._may_retry():
             if stale:

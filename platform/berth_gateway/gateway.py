@@ -10,8 +10,9 @@ import msgspec
 from uuid_utils import uuid7
 
 from berth_gateway import admit
+from berth_gateway.account import Facts
 from berth_gateway.config import Config
-from berth_gateway.contract import GatewayReport, UsageEvent
+from berth_gateway.contract import GatewayReport, Route, UsageEvent
 from berth_gateway.errors import Refusal, not_ready
 from berth_gateway.exchange import Exchange
 from berth_gateway.head import RequestHead
@@ -19,10 +20,11 @@ from berth_gateway.limits import Gate
 from berth_gateway.load import Loads
 from berth_gateway.logs import Log
 from berth_gateway.places import Places
-from berth_gateway.route import Router, address
+from berth_gateway.route import Address, Router, address
 from berth_gateway.shadow import Shadows
 from berth_gateway.snapshot import Store, Verdict, View
 from berth_gateway.spool import Spool
+from berth_gateway.suspects import STRIKES, Suspects
 from berth_gateway.telemetry import Telemetry
 
 if TYPE_CHECKING:
@@ -57,6 +59,7 @@ class Gateway:
         self.places = Places(self)
         self.loads = Loads(wall, self.places.waiting)
         self.shadows = Shadows(self)
+        self.suspects: Suspects[Address] = Suspects()
         self.telemetry = Telemetry(self._gauges(), self._families())
         self.encode = msgspec.json.Encoder().encode
         self.clients: set[Client] = set()
@@ -190,10 +193,29 @@ class Gateway:
         if view is not None:
             self.gate.apply(view.members, view.budgets)
 
+    def engine_died(self, facts: Facts, where: Address) -> None:
+        """A request was with an engine that broke off. One that has left its route was asked to end: that is no crash."""
+        key_id, deployment = facts.caller.key.key_id, facts.route.deployment_id
+        if self.places.lists(facts, where):
+            strikes = self.suspects.died(key_id, deployment, where, self.now())
+            if strikes == STRIKES:
+                self.log.error("key_held", key_id=key_id, deployment_id=deployment, count=strikes)
+
+    def check_held(self, key_id: str, route: Route) -> None:
+        """Raises Refusal for a key in whose requests engines of this deployment died one after the other."""
+        left = self.suspects.held_for(key_id, route.deployment_id, self.now())
+        if left > 0:
+            raise Refusal(
+                "key_held",
+                f"This API key is held for {route.name} for another {left / 60:.0f} min: {STRIKES} of its engines stopped while "
+                "requests of this key ran. Look for what those requests have in common, or write to your operator.",
+            )
+
     def _routes_changed(self, view: View) -> None:
         self.places.changed()
         known = {route.deployment_id for route in view.routes.values()}
         self.loads.keep_only(known)
+        self.suspects.tidy(self.now())
         self.telemetry.keep_only(known)
 
     def _cut_revoked(self, view: View) -> None:

@@ -137,6 +137,11 @@ class Places:
             if deployment in self._rooms:
                 self._move_up(deployment)
 
+    def lists(self, facts: Facts, where: Address) -> bool:
+        """Whether this replica still belongs to the request's route."""
+        route = self._route(facts)
+        return route is not None and any(address(replica) == where for replica in route.replicas)
+
     # What the gateway tells
 
     def changed(self) -> None:

@@ -91,6 +91,7 @@ class ChunkReader:
     """
 
     __slots__ = (
+        "_expected",
         "_finished",
         "_learnable",
         "_prefix",
@@ -103,7 +104,9 @@ class ChunkReader:
         "pieces",
     )
 
-    def __init__(self) -> None:
+    def __init__(self, choices: int = 1) -> None:
+        """`choices`: how many there are to be. A short cut sees pieces without their index, so it cannot tell."""
+        self._expected = choices
         self.pieces = 0
         self.final: Counts | None = None
         self._prefix = b""  # what stands before choices
@@ -117,7 +120,7 @@ class ChunkReader:
 
     @property
     def complete(self) -> bool:
-        return bool(self._finished) and self._finished >= self._seen
+        return len(self._finished) >= self._expected and self._finished >= self._seen
 
     def read(self, data: bytes) -> bytes | None:
         """The JSON list of choices to relay, or None when the event has nothing for the client. Raises EngineFault."""

@@ -66,7 +66,7 @@ class Relay:
     def __init__(self, facts: Facts) -> None:
         endpoint = facts.endpoint
         self.media = EVENT_STREAM
-        self.reader = ChunkReader()
+        self.reader = ChunkReader(facts.prepared.choices)
         self.answer_id = f"{endpoint.id_prefix}{facts.event_id.replace('-', '')}"
         self._facts = facts
         self._splitter = EventSplitter()

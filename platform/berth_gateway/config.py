@@ -86,7 +86,7 @@ SETTINGS: tuple[Setting, ...] = (
         "After this much silence a stream gets a comment, so that proxies keep it.",
     ),
     Setting("BERTH_GATEWAY_QUEUE_LENGTH", "512", "Requests of one deployment that may wait for a replica; then 503."),
-    Setting("BERTH_GATEWAY_QUEUE_SECONDS", "30", "How long a request may wait while all replicas are busy; then 503."),
+    Setting("BERTH_GATEWAY_QUEUE_SECONDS", "60", "How long a request may wait while all replicas are busy; then 503."),
     Setting("BERTH_GATEWAY_DRAIN_SECONDS", "30", "How long running requests may go on after SIGTERM."),
     Setting("BERTH_GATEWAY_LOG_REQUESTS", "1", "1: one log line for each request, without content."),
 )

@@ -169,6 +169,8 @@ class Places:
 
     def wakes(self) -> list[Wake]:
         """Deployments that requests wait for and that are still asleep as far as is known."""
+        if not self._wakes:
+            return []
         view = self._gateway.store.view
         routes = (
             {} if view is None else {r.deployment_id: r for r in view.routes.values() if r.asleep_since is not None}

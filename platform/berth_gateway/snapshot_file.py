@@ -11,7 +11,7 @@ import secrets
 from pathlib import Path
 
 import msgspec
-from msgspec import Struct
+from msgspec import Raw, Struct
 
 from berth_gateway.contract import (
     KEY_BODY_LENGTH,
@@ -29,7 +29,7 @@ from berth_gateway.contract import (
     base62,
     key_checksum,
 )
-from berth_gateway.snapshot import Verdict, View
+from berth_gateway.snapshot import PackedSnapshot, Verdict, View
 
 
 class SnapshotFileError(Exception):
@@ -63,6 +63,7 @@ class _Replica(_Strict, frozen=True):
     port: int
     host: str = "127.0.0.1"
     secret: str = ""
+    slots: int | None = None
 
 
 class _Model(_Strict, frozen=True):
@@ -79,40 +80,47 @@ class _Model(_Strict, frozen=True):
 
 
 class SnapshotFile(_Strict, frozen=True):
-    """What the file holds."""
+    """What the file holds. Keys are many, so they are read one by one."""
 
     organizations: tuple[_Organization, ...]
-    keys: tuple[_Key, ...]
+    keys: tuple[Raw, ...]
     models: tuple[_Model, ...]
     budgets: tuple[Budget, ...] = ()
 
 
 _decode = msgspec.json.Decoder(SnapshotFile).decode
+_decode_key = msgspec.json.Decoder(_Key).decode
+_pack = msgspec.msgpack.Encoder().encode
 
 
 def parse(data: bytes, *, version: int, issued_at: int) -> Snapshot:
     """The snapshot in a file's bytes. Raises SnapshotFileError with a sentence."""
     try:
         file = _decode(data)
+        keys = tuple(Raw(_pack(_key(_decode_key(raw), file))) for raw in file.keys)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as fault:
         raise SnapshotFileError(f"The snapshot file cannot be used: {fault}.") from None
-    known = {each.id for each in file.organizations}
-    for name in (*(key.organization for key in file.keys), *(model.organization for model in file.models)):
-        if name not in known:
-            raise SnapshotFileError(f"The snapshot file has no organization '{name}', but something belongs to it.")
-    return Snapshot(
+    for model in file.models:
+        _check_known(model.organization, file)
+    return PackedSnapshot(
         format=SNAPSHOT_FORMAT,
         epoch="file",
         version=version,
         issued_at=issued_at,
         orgs=tuple(OrgInfo(o.id, o.id, origins=o.origins, limits=o.limits) for o in file.organizations),
-        keys=tuple(_key(k) for k in file.keys),
+        keys=keys,
         routes=tuple(_route(m, issued_at) for m in file.models),
         budgets=file.budgets,
     )
 
 
-def _key(key: _Key) -> KeyInfo:
+def _check_known(organization: str, file: SnapshotFile) -> None:
+    if not any(each.id == organization for each in file.organizations):
+        raise SnapshotFileError(f"The snapshot file has no organization '{organization}', but something belongs to it.")
+
+
+def _key(key: _Key, file: SnapshotFile) -> KeyInfo:
+    _check_known(key.organization, file)
     try:
         digest = bytes.fromhex(key.sha256)
     except ValueError:
@@ -141,7 +149,7 @@ def _route(model: _Model, created: int) -> Route:
         endpoints=model.endpoints,
         context_length=model.context_length,
         created=created,
-        replicas=tuple(Replica(f"{r.host}:{r.port}", r.host, r.port, r.secret) for r in model.replicas),
+        replicas=tuple(Replica(f"{r.host}:{r.port}", r.host, r.port, r.secret, r.slots) for r in model.replicas),
         extra_fields=model.extra_fields,
         limits=model.limits,
         prices=model.prices,
@@ -198,9 +206,10 @@ def example() -> tuple[bytes, str]:
     """A file to start from, and the API key that it admits."""
     body = base62(secrets.randbelow(62**KEY_BODY_LENGTH), KEY_BODY_LENGTH)
     token = KEY_PREFIX + body + key_checksum(body)
+    digest = hashlib.sha256(token.encode()).hexdigest()
     file = SnapshotFile(
         organizations=(_Organization("acme"),),
-        keys=(_Key("key-1", "acme", hashlib.sha256(token.encode()).hexdigest(), limits=_FileLimits(rpm=600)),),
+        keys=(Raw(msgspec.json.encode(_Key("key-1", "acme", digest, limits=_FileLimits(rpm=600)))),),
         models=(
             _Model(
                 name="acme/assistant",

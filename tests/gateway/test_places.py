@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -114,6 +115,24 @@ def test_who_leaves_gives_up_its_position(tmp_path: Path) -> None:
     assert statuses(last) == [200]
     assert Outcome.CLIENT_CLOSED not in [event.outcome for event in core.events]
     assert core.gateway.loads.in_flight()[core.world.routes[0].deployment_id] == 0
+    core.close()
+
+
+def test_a_key_with_one_request_does_not_wait_behind_one_with_many(tmp_path: Path) -> None:
+    world = World()
+    quiet = "bth_sk_" + "q" * 43
+    world.keys.append(world.key(quiet, world.org))
+    world.route("acme/model", replicas=(replica(7001),))
+    core = Core(tmp_path, world)
+    many = [ask(core)[1] for _ in range(20)]
+    _, one = ask(core, token=quiet)
+    answered: Counter[int] = Counter()
+    for _ in range(4):
+        busy = next(n for n, dialled in enumerate(core.dialled) if len(dialled.requests) > answered[n])
+        answered[busy] += 1
+        finish(core, busy)
+    assert statuses(one) == [200]
+    assert statuses(*many).count(200) <= 3
     core.close()
 
 

@@ -37,14 +37,14 @@ class _Signed(Struct):
     signature: bytes
 
 
-class _Packed(Snapshot, frozen=True):
+class PackedSnapshot(Snapshot, frozen=True):
     """A Snapshot whose keys stay packed."""
 
     keys: tuple[Raw, ...]  # type: ignore[assignment]
 
 
 _signed = msgspec.msgpack.Decoder(_Signed)
-_snapshot = msgspec.msgpack.Decoder(_Packed)
+_snapshot = msgspec.msgpack.Decoder(PackedSnapshot)
 _format = msgspec.msgpack.Decoder(dict[str, msgspec.Raw])
 
 CLOCK_SLACK = 60.0  # seconds that a file may seem to come from the future
@@ -82,7 +82,9 @@ class View:
             epoch=snapshot.epoch,
             version=snapshot.version,
             issued_at=snapshot.issued_at,
-            keys=KeyTable(snapshot.keys) if isinstance(snapshot, _Packed) else KeyTable.of(snapshot.keys),
+            keys=KeyTable.unpacked(snapshot.keys)
+            if isinstance(snapshot, PackedSnapshot)
+            else KeyTable.of(snapshot.keys),
             orgs={o.org_id: o for o in snapshot.orgs},
             routes={r.name: r for r in snapshot.routes},
             origins=frozenset(origin for o in snapshot.orgs for origin in o.origins),

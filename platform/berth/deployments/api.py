@@ -12,7 +12,6 @@ from rest_framework.response import Response
 from berth.compute.registry import default_provider
 from berth.deployments import selectors, services
 from berth.deployments.models import Deployment
-from berth.deployments.planning import plan_json
 from berth.deployments.serializers import (
     ChangeIn,
     DeployIn,
@@ -21,7 +20,7 @@ from berth.deployments.serializers import (
     LogPageOut,
     LogQuery,
     PlanIn,
-    PlanOut,
+    ProposalOut,
     RevisionOut,
     SurveyIn,
     SurveyOut,
@@ -38,10 +37,10 @@ from berth.web.serializers import NoBody, PageQuery, read_body, read_query
 class PlansView(OrgView):
     actions = {"POST": Action.DEPLOYMENTS_WRITE}
 
-    @extend_schema(operation_id="plan", request=PlanIn, responses=PlanOut)
+    @extend_schema(operation_id="plan", request=PlanIn, responses=ProposalOut)
     def post(self, request: Request, org: str) -> Response:
         """What a deployment would run, why, why not the rest, and what would help when nothing fits. Changes nothing."""
-        return Response(plan_json(services.plan_for(self.org, **read_body(PlanIn, request))))
+        return Response(services.propose(self.org, **read_body(PlanIn, request)))
 
 
 class SurveyView(OrgView):

@@ -12,6 +12,7 @@ from rest_framework import serializers
 from berth.deployments.measured import FIRST, SPEED
 from berth.deployments.models import Deployment, Desired, Event, PlanCheck, Replica, Revision, State
 from berth.deployments.outlook import upcoming, usual
+from berth.deployments.plan_ids import MOST as PLAN_ID_LENGTH
 from berth.deployments.selectors import checks_of, shown_replicas
 from berth.orgs.limits import LimitsIn, LimitsOut
 from berth.orgs.serializers import UserOut
@@ -95,6 +96,11 @@ class SurveyOut(serializers.Serializer[Any]):
 
 class DeployIn(PlanIn):
     name = serializers.CharField(required=False, max_length=63, help_text="Absent: as the model")
+    plan_id = serializers.CharField(
+        required=False,
+        max_length=PLAN_ID_LENGTH,
+        help_text="Of the plan that was seen. If it is older than 15 minutes or another now: 409 plan.stale with the differences",
+    )
 
 
 class ChangeIn(StrictSerializer):
@@ -190,6 +196,12 @@ class PlanOut(serializers.Serializer[Any]):
     choice = ChoiceOut(allow_null=True)
     rejected = RejectedOut(many=True)
     changes = PlanMessageOut(many=True)
+
+
+class ProposalOut(PlanOut):
+    plan_id = serializers.CharField(
+        allow_null=True, help_text="Deploy with it within 15 minutes; null when nothing fits"
+    )
 
 
 # Deployments

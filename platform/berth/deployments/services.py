@@ -13,6 +13,7 @@ from msgspec import UNSET, UnsetType
 
 from berth.catalog.models import ModelVersion
 from berth.compute.provider import Provider
+from berth.deployments import plan_ids
 from berth.deployments.history import record
 from berth.deployments.kick import kick
 from berth.deployments.models import Deployment, Desired, Revision, State
@@ -43,6 +44,24 @@ def plan_for(
     return make_plan(find_version(org, model, version), wanted, fixed, _replicas(replicas), provider=provider)
 
 
+def propose(
+    org: Organisation,
+    *,
+    model: str,
+    version: int | None = None,
+    needs: Wishes | None = None,
+    pins: Wishes | None = None,
+    replicas: int = 1,
+    provider: Provider | None = None,
+) -> dict[str, Any]:
+    """The plan in the API's shape, with the id by which `deploy` knows what was seen; null when nothing fits. Changes nothing."""
+    wanted, fixed = read_wishes(needs, pins)
+    found = find_version(org, model, version)
+    planned = make_plan(found, wanted, fixed, _replicas(replicas), provider=provider)
+    plan_id = plan_ids.issue(found, wanted, fixed, planned, replicas, timezone.now())
+    return plan_json(planned) | {"plan_id": plan_id}
+
+
 def plan_anywhere(
     org: Organisation,
     *,
@@ -65,12 +84,14 @@ def deploy(
     needs: Wishes | None = None,
     pins: Wishes | None = None,
     replicas: int = 1,
+    plan_id: str | None = None,
     provider: Provider | None = None,
 ) -> Deployment:
     """Keeps a model running as `org/name`. Returns at once; the reconciler starts it.
 
     The model is named by `model` (and a version number), or given as a ModelVersion. Without `name` it is called as the
-    model, with a number if that name is taken. Raises NoPlan, Conflict for a name that is taken, ApiError for bad input.
+    model, with a number if that name is taken. With a `plan_id`, only as that plan said. Raises NoPlan, Conflict for a name that is
+    taken or a plan that has changed, ApiError for bad input.
     """
     if org.suspended_at is not None:
         raise Conflict(
@@ -79,9 +100,11 @@ def deploy(
     found = find_version(org, model, version)
     wanted, fixed = read_wishes(needs, pins)
     planned = make_plan(found, wanted, fixed, _replicas(replicas), provider=provider)
+    now = timezone.now()
+    if plan_id is not None:
+        plan_ids.check(plan_id, found, wanted, fixed, planned, replicas, now)
     if planned.choice is None:
         raise NoPlan(planned)
-    now = timezone.now()
     with transaction.atomic():
         deployment = _create(org, actor, name, found.model.name)
         _revise(deployment, actor, found, wanted, fixed, planned, now)

@@ -1021,6 +1021,8 @@ export interface components {
             replicas?: number;
             /** @description Absent: as the model */
             name?: string;
+            /** @description Of the plan that was seen. If it is older than 15 minutes or another now: 409 plan.stale with the differences */
+            plan_id?: string;
         };
         DeploymentOut: {
             /** Format: uuid */
@@ -1048,6 +1050,8 @@ export interface components {
             /** Format: date-time */
             created_at: string;
             limits: components["schemas"]["LimitsOut"];
+            /** @description Of the wanted revision; empty until it has served */
+            planned_against_measured: components["schemas"]["PlanCheckOut"][];
             /** @description null: it never sleeps */
             sleep_after_seconds: number | null;
             hold_seconds: number;
@@ -1298,6 +1302,8 @@ export interface components {
             total: number;
             available: number;
         };
+        /** @enum {string} */
+        MetricEnum: "tokens_per_second" | "ttft_ms";
         /** @description What the file's header says. Everything that was read is here; these are the fields that every model has. */
         ModelFactsOut: {
             architecture: string;
@@ -1355,6 +1361,8 @@ export interface components {
              * @description For each request
              */
             tokens_per_second?: number;
+            /** @description Allowed licences of the model, as SPDX names them; none named: all */
+            licences?: string[];
         };
         /** @description The base of every request body. Nested ones are strict too; the error names the path, as in `needs.context_length`. */
         NewKeyInRequest: {
@@ -1464,6 +1472,40 @@ export interface components {
             context_length?: number;
             slots?: number;
         };
+        /** @description Planned beside measured. */
+        PlanCheckOut: {
+            metric: components["schemas"]["MetricEnum"];
+            readonly unit: components["schemas"]["PlanCheckOutUnitEnum"];
+            /**
+             * Format: double
+             * @description As the revision's plan says; null: nothing
+             */
+            planned: number | null;
+            /**
+             * Format: double
+             * @description For the load and lengths that were measured, without corrections
+             */
+            expected: number | null;
+            /**
+             * Format: double
+             * @description Median
+             */
+            measured: number;
+            /** @description Requests it is the median of */
+            n: number;
+            /** @description Whether n is enough to correct plans by */
+            readonly enough: boolean;
+            /** Format: double */
+            load: number;
+            /** Format: date-time */
+            window_start: string;
+            /** Format: date-time */
+            window_end: string;
+            /** Format: date-time */
+            readonly updated_at: string;
+        };
+        /** @enum {string} */
+        PlanCheckOutUnitEnum: "tokens/s" | "ms";
         /** @description The base of every request body. Nested ones are strict too; the error names the path, as in `needs.context_length`. */
         PlanInRequest: {
             model: string;
@@ -1501,6 +1543,8 @@ export interface components {
         PredictedOut: {
             /** @description For each of the concurrent requests */
             tokens_per_second: components["schemas"]["EstimateOut"] | null;
+            /** @description One request alone with 512 prompt tokens; null: not known */
+            ttft_ms?: components["schemas"]["EstimateOut"] | null;
         };
         PriceOut: {
             /** Format: uuid */
@@ -1529,6 +1573,14 @@ export interface components {
         ProfileInRequest: {
             name?: string;
             language?: components["schemas"]["LanguageEnum"];
+        };
+        ProposalOut: {
+            fits: boolean;
+            choice: components["schemas"]["ChoiceOut"] | null;
+            rejected: components["schemas"]["RejectedOut"][];
+            changes: components["schemas"]["PlanMessageOut"][];
+            /** @description Deploy with it within 15 minutes; null when nothing fits */
+            plan_id: string | null;
         };
         /** @enum {string} */
         QualityEnum: "any" | "good" | "high";
@@ -1617,13 +1669,15 @@ export interface components {
             /** Format: uuid */
             id: string;
             deployment: components["schemas"]["NamedOut"];
-            unit: components["schemas"]["UnitEnum"];
+            unit: components["schemas"]["StatementLineOutUnitEnum"];
             price_version: number;
             unit_price: string;
             quantity: number;
             exact: string;
             amount_micro: number;
         };
+        /** @enum {string} */
+        StatementLineOutUnitEnum: "input_token" | "cached_token" | "output_token";
         StatementOut: {
             period: string;
             status: components["schemas"]["StatementStatusEnum"];
@@ -1701,8 +1755,6 @@ export interface components {
             /** @description Shown to the organisation's members */
             reason: string;
         };
-        /** @enum {string} */
-        UnitEnum: "input_token" | "cached_token" | "output_token";
         UsageEventOut: {
             /** Format: uuid */
             id: string;
@@ -3848,7 +3900,7 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": components["schemas"]["PlanOut"];
+                    "application/json": components["schemas"]["ProposalOut"];
                 };
             };
             /** @description Error */

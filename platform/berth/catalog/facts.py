@@ -57,6 +57,9 @@ class ModelFacts(msgspec.Struct, frozen=True):
     native_dtype: str = ""  # "bfloat16"
     native_quantization: str = ""  # what the files themselves are quantized with: "fp8", "mxfp4", "gptq", "awq"
     tasks: tuple[str, ...] = ("generate",)
+    pooling: str | None = (
+        None  # of a model that gives vectors or relevances, as its header says it: "mean", "cls", "last", "rank"
+    )
     assumed: tuple[str, ...] = ()  # what was concluded from tensor shapes or size instead of being read
 
 

@@ -32,6 +32,7 @@ def launch_spec(replica: Replica) -> LaunchSpec:
         threads=revision.threads,
         secret_file="",
         state_dir="",
+        pooling=revision.version.facts.get("pooling"),
         memory_limit=memory_limit(revision.memory, revision.slots),
         start_deadline_seconds=START_DEADLINE_SECONDS,
         drain_seconds=DRAIN_SECONDS,

@@ -90,7 +90,7 @@ def _route(
         state=state,
         engine=newest.engine,
         engine_model=name,
-        endpoints=_endpoints(newest.engine, chat=chat),
+        endpoints=_endpoints(newest.engine, newest.version.facts.get("pooling"), chat=chat),
         context_length=min(revision.context_length for revision in revisions.values()),
         created=int(deployment.created_at.timestamp()),
         replicas=tuple(
@@ -113,8 +113,10 @@ def _route(
     )
 
 
-def _endpoints(engine: str, *, chat: bool) -> tuple[str, ...]:
+def _endpoints(engine: str, pooling: str | None, *, chat: bool) -> tuple[str, ...]:
     """What can be asked of it. Anthropic's messages are a chat to every engine; responses only some have."""
+    if pooling is not None:
+        return ("rerank",) if pooling == "rank" else ("embeddings",)
     if not chat:
         return ("completions",)
     more = ("responses",) if engine in _HAVE_RESPONSES else ()

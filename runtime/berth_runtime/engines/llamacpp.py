@@ -106,7 +106,10 @@ class LlamaCpp(Engine):
 
     def capabilities(self) -> Capabilities:
         return Capabilities(
-            formats=("gguf",), endpoints=("chat/completions", "completions"), stream_usage=True, running_usage=True
+            formats=("gguf",),
+            endpoints=("chat/completions", "completions", "responses", "messages", "embeddings", "rerank"),
+            stream_usage=True,
+            running_usage=True,
         )
 
     def version(self) -> str:
@@ -131,6 +134,7 @@ class LlamaCpp(Engine):
             # Each open connection holds a thread, also while it waits for a slot. These are kept, more come as needed.
             *("--threads-http", str(spec.slots * 4 + 16)),
             *("--api-key-file", spec.secret_file),
+            *_pooled(spec),
         ]
         if program is None:
             server = Path(__file__).parent.parent / "servers" / "llamacpp.py"
@@ -148,14 +152,19 @@ class LlamaCpp(Engine):
         return Limits(data_bytes=spec.memory_limit + (_CONNECTIONS + spec.slots * 4 + spec.threads * 2) * _STACK_BYTES)
 
     def first_token(self, spec: LaunchSpec) -> Call:
+        if spec.pooling == "rank":
+            return Call("POST", "/v1/rerank", msgspec.json.encode({"query": "1", "documents": ["1"]}))
+        if spec.pooling is not None:
+            return Call("POST", "/v1/embeddings", msgspec.json.encode({"input": "1"}))
         body = {"prompt": "1", "max_tokens": 1, "temperature": 0, "ignore_eos": True, "cache_prompt": False}
         return Call("POST", "/v1/completions", msgspec.json.encode(body))
 
     def tokens_in(self, answer: bytes) -> int:
         try:
-            return msgspec.json.decode(answer, type=_Answer).usage.completion_tokens
+            usage = msgspec.json.decode(answer, type=_Answer).usage
         except msgspec.DecodeError:
             return 0
+        return usage.prompt_tokens if usage.completion_tokens is None else usage.completion_tokens
 
     def metrics(self, text: str) -> EngineMetrics:
         found = samples(text)
@@ -186,7 +195,8 @@ class LlamaCpp(Engine):
 
 
 class _Usage(msgspec.Struct):
-    completion_tokens: int
+    completion_tokens: int | None = None  # what only reads has none
+    prompt_tokens: int = 0
 
 
 class _Answer(msgspec.Struct):
@@ -204,6 +214,15 @@ class _Props(msgspec.Struct):
     endpoint_props: bool = False
     ui: bool = False
     webui: bool = False
+
+
+def _pooled(spec: LaunchSpec) -> list[str]:
+    """Switches of a model that gives vectors or relevances. It reads a text in one batch, or refuses it."""
+    if spec.pooling is None:
+        return []
+    kind = "--reranking" if spec.pooling == "rank" else "--embeddings"
+    batch = str(-(-spec.context_length // 256) * 256)
+    return [kind, "--pooling", spec.pooling, "--batch-size", batch, "--ubatch-size", batch]
 
 
 def _weights(spec: LaunchSpec) -> str:

@@ -29,6 +29,8 @@ def _arguments() -> argparse.Namespace:
         parser.add_argument(f"--{name}", required=True, type=int)
     parser.add_argument("--embeddings", action="store_true")
     parser.add_argument("--reranking", action="store_true")
+    for name in ("batch-size", "ubatch-size"):
+        parser.add_argument(f"--{name}", type=int)
     parser.add_argument("--pooling", choices=list(_POOLING))
     return parser.parse_args()
 
@@ -48,6 +50,8 @@ def _params(given: argparse.Namespace) -> xllamacpp.CommonParams:
     params.api_keys = [Path(given.api_key_file).read_text().strip()]
     params.use_jinja = True
     params.embedding = given.embeddings or given.reranking
+    if given.batch_size and given.ubatch_size:
+        params.n_batch, params.n_ubatch = given.batch_size, given.ubatch_size
     if given.pooling:
         params.pooling_type = _POOLING[given.pooling]
     params.fit_params = False  # it would shrink the context without a word

@@ -124,6 +124,20 @@ def test_layers_are_grouped_by_their_cache(tmp_path: Path) -> None:
     assert set(read_gguf(path)[0].attention) == {AttentionGroup(2, 2, 4, 4, 64), AttentionGroup(1, 2, 4, 4)}
 
 
+@pytest.mark.parametrize(
+    ("number", "pooling", "tasks"),
+    [(0, None, ("generate",)), (1, "mean", ("embed",)), (2, "cls", ("embed",)), (3, "last", ("embed",)), (4, "rank", ("rerank",)),
+     (9, None, ("generate",))],
+)  # fmt: skip
+def test_what_a_model_is_for_is_in_its_header(
+    tmp_path: Path, number: int, pooling: str | None, tasks: tuple[str, ...]
+) -> None:
+    path = tmp_path / "file.gguf"
+    path.write_bytes(File([*LLAMA, entry("llama.pooling_type", U32, number)]).packed())
+    model, _, _ = read_gguf(path)
+    assert (model.pooling, model.tasks) == (pooling, tasks)
+
+
 def test_the_sample_agrees_with_the_library() -> None:
     path = sample_path()
     model, artefact, template = read_gguf(path)

@@ -87,9 +87,10 @@ def test_a_ready_deployment_becomes_a_route_with_its_replicas() -> None:
     assert route.context_length == 2048
 
 
-def test_chat_is_offered_only_with_a_chat_template() -> None:
+def test_what_is_offered_depends_on_what_the_model_is_for() -> None:
     org = make.org()
-    for name, facts in (("talks", {"has_chat_template": True}), ("writes", {})):
+    vectors, ranks = {"pooling": "mean", "has_chat_template": True}, {"pooling": "rank"}
+    for name, facts in (("talks", {"has_chat_template": True}), ("writes", {}), ("embeds", vectors), ("ranks", ranks)):
         made = make.deployment(org, name)
         version = made.revision.version
         version.facts = facts
@@ -97,6 +98,8 @@ def test_chat_is_offered_only_with_a_chat_template() -> None:
     assert {route.name.split("/")[1]: route.endpoints for route in snapshot().routes} == {
         "talks": ("chat/completions", "completions", "responses", "messages"),
         "writes": ("completions",),
+        "embeds": ("embeddings",),
+        "ranks": ("rerank",),
     }
 
 

@@ -37,6 +37,10 @@ def read_gguf(path: Path) -> tuple[ModelFacts, ArtefactFacts, str | None]:
     return _model(header), _artefact(header), header.template
 
 
+# llama.cpp's numbers; 0 is none.
+_POOLINGS = {1: "mean", 2: "cls", 3: "last", 4: "rank"}
+
+
 def _model(header: Header) -> ModelFacts:
     architecture = header.values.get("general.architecture")
     if not isinstance(architecture, str) or not architecture.replace("-", "").replace("_", "").isalnum():
@@ -69,7 +73,10 @@ def _more(header: Header, architecture: str) -> dict[str, Any]:
     names = {tensor.name for tensor in header.tensors}
     routed = [tensor for tensor in header.tensors if "_exps." in tensor.name]
     heads = _whole(header, f"{architecture}.attention.head_count", 0)
+    pooling = _POOLINGS.get(_whole(header, f"{architecture}.pooling_type", 0))
     return {
+        "pooling": pooling,
+        "tasks": ("generate",) if pooling is None else ("rerank",) if pooling == "rank" else ("embed",),
         "tied_embeddings": "output.weight" not in names,
         "gated": not names or any("ffn_gate" in name for name in names),
         "query_heads_length": heads * _whole(header, f"{architecture}.attention.key_length", 0),

@@ -252,7 +252,7 @@ class CountedBy(StrEnum):
     NONE = "none"  # nothing was produced
 
 
-class UsageEvent(msgspec.Struct, frozen=True):
+class UsageEvent(msgspec.Struct, frozen=True, gc=False):
     """One accepted request. It has no field that could carry text of a prompt or completion, and never gets one.
 
     `cached_tokens` is a part of `prompt_tokens`, `reasoning_tokens` a part of `completion_tokens`.

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
+
 from berth_gateway.account import Facts, prompt_estimate
 from berth_gateway.cost import price_at, prompt_bound, worst_cost
 from berth_gateway.permits import Demand
 
-_MEDIA = (b'"image_url"', b'"input_image"', b'"input_audio"')
+_MEDIA = re.compile(rb'"(?:image_url|input_image|input_audio)"')
 
 
 def demand_of(facts: Facts) -> Demand:
@@ -36,7 +38,7 @@ def _most_prompt(facts: Facts) -> int:
     body, prompts = facts.prepared.body, facts.prepared.prompts
     most = facts.route.context_length * prompts
     # An image or a recording is more tokens than its bytes tell: only the context bounds it.
-    if facts.endpoint.multipart or any(mark in body for mark in _MEDIA):
+    if facts.endpoint.multipart or _MEDIA.search(body):
         return most
     return min(
         most, prompt_bound(facts.prepared.size, chat=facts.endpoint.chat, context_length=most) + 4 * (prompts - 1)

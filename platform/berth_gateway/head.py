@@ -38,7 +38,7 @@ class HeadError(Exception):
         self.code = code
 
 
-class RequestHead(Struct, frozen=True):
+class RequestHead(Struct, frozen=True, gc=False):
     """What the gateway looks at of a request's head. `length` is -1 without Content-Length."""
 
     method: str
@@ -153,7 +153,7 @@ def _seconds(text: bytes) -> float | None:
     return float(text) if _DECIMAL.fullmatch(text.strip()) else None
 
 
-class ResponseHead(Struct, frozen=True):
+class ResponseHead(Struct, frozen=True, gc=False):
     """What the gateway looks at of an engine's answer. `length` is -1 when there is none."""
 
     status: int

@@ -7,7 +7,7 @@ from msgspec import Struct
 from berth_gateway.contract import CountedBy
 
 
-class Counts(Struct, frozen=True):
+class Counts(Struct, frozen=True, gc=False):
     """Tokens as an engine names them. `cached` is a part of `prompt`, `reasoning` of `completion`."""
 
     prompt: int = 0
@@ -16,14 +16,14 @@ class Counts(Struct, frozen=True):
     reasoning: int = 0
 
 
-class Limits(Struct, frozen=True):
+class Limits(Struct, frozen=True, gc=False):
     """What a request could at most have used."""
 
     prompt: int
     completion: int
 
 
-class Bill(Struct, frozen=True):
+class Bill(Struct, frozen=True, gc=False):
     """What is billed, where it comes from, and whether the engine's figures did not fit what was relayed."""
 
     counts: Counts

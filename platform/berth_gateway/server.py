@@ -130,7 +130,7 @@ async def _serve(
     # What exists by now stays: the collector need not walk through it again and again.
     gc.collect()
     gc.freeze()
-    gc.set_threshold(10_000, 20, 20)
+    gc.set_threshold(50_000, 20, 50)
     stopping = loop.create_task(stop.wait())
     # A task that ends by itself is a fault of ours; the supervisor starts the process anew.
     done, _ = await asyncio.wait([stopping, *work], return_when=asyncio.FIRST_COMPLETED)

@@ -17,9 +17,8 @@ from berth_gateway.fields import NEVER, NEVER_PREFIXES, Use
 def pass_fields(endpoint: Endpoint, values: Any, route: Route) -> frozenset[str]:
     """Names of the fields that are set. Nulls and what the engine must not see are unset; refusals are raised."""
     present = []
-    for name, value in zip(endpoint.fields, endpoint.every_field(values), strict=True):
-        if value is UNSET:
-            continue
+    found = zip(endpoint.fields, endpoint.every_field(values), strict=True)
+    for name, value in [each for each in found if each[1] is not UNSET]:
         field = endpoint.fields[name]
         if value is None or field.use is Use.STRIP:
             setattr(values, name, UNSET)
@@ -44,6 +43,8 @@ def written(body: bytes, more: dict[str, Any]) -> bytes:
 
 
 def admitted_extras(extras: dict[str, Any], route: Route) -> dict[str, Any]:
+    if not extras:
+        return extras
     for name, value in extras.items():
         if name in NEVER or name.startswith(NEVER_PREFIXES) or name not in route.extra_fields:
             shown = name if len(name) <= 64 and name.isprintable() else "one of the fields"

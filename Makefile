@@ -19,10 +19,10 @@ UV_ENV = if [ -n "$${PIP_INDEX_URL:-}" ] && [ -z "$${UV_DEFAULT_INDEX:-}" ]; the
 	export UV_PYTHON_DOWNLOADS=never
 INSTALL = $(UV_ENV); $(UV) pip install --quiet --python $(PY) --require-hashes --no-deps
 
-.PHONY: help setup dashboard up test check requirements bench clean browser clients
+.PHONY: help setup dashboard up test check requirements bench bench-gateway clean browser clients
 
 help: ## show what there is
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
 setup: $(VENV)/.stamp-run ## make the environment in .venv, nothing else (PYTHON=… chooses the interpreter)
 	@:
@@ -54,6 +54,9 @@ endif
 
 bench: $(VENV)/.stamp-dev ## how fast it starts, and what the gateway adds to the first token
 	$(PY) tests/bench/run.py $(ARGS)
+
+bench-gateway: $(VENV)/.stamp-dev ## what a request and a chunk cost, beside nginx in the same run (needs nginx and a C compiler)
+	$(PY) tests/bench/gateway/bench.py $(ARGS)
 
 requirements: $(VENV)/.stamp-uv ## pin every part anew from pyproject.toml
 	$(UV_ENV); UV=$(UV) sh requirements/compile.sh

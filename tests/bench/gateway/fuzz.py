@@ -1,0 +1,165 @@
+"""Random bytes at both doors of the gateway's core: `python tests/bench/gateway/fuzz.py --seconds 600`.
+
+Good requests and good engine answers are damaged, cut and joined at random, and fed in random pieces. Whatever comes, nothing may be
+raised or hang, an engine may get only what is well-formed and admitted, and each request it gets ends with exactly one usage event.
+A finding is printed with its seed: `--seed N --cases 1` repeats it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import signal
+import sys
+import tempfile
+import time
+from pathlib import Path
+from types import FrameType
+
+ROOT = Path(__file__).resolve().parents[3]
+sys.path[:0] = [str(ROOT), str(ROOT / "platform"), str(ROOT / "runtime")]
+
+from tests.gateway.core import ENGINE_HEAD, Core  # noqa: E402
+from tests.gateway.harness import World, chat, chat_events, chunked, completion_events, plain, raw_post  # noqa: E402
+
+CASE_SECONDS = 5
+TOKENS = (
+    b"\r\n", b"\n", b"\r", b"\0", b":", b" ", b"0\r\n\r\n", b"Content-Length: 5\r\n", b"Transfer-Encoding: chunked\r\n",
+    b"Content-Length: 99999999999999999999\r\n", b"chunked", b"-1", b"+5", b"0x5", b"data: ", b"data: [DONE]\n\n", b"\n\n", b"event: x\n",
+    b'"usage":{', b'"finish_reason":"stop"', b'"choices":[', b"]}", b"\xff\xfe", b"\xed\xa0\x80", b'\\ud800', b"[" * 300, b"{" * 300,
+    b"1e999", b"9" * 400, b'"stream":true', b'"n":3', b'"model":"acme/model"', b"HTTP/1.1 100 Continue\r\n\r\n", b"HTTP/1.1 200 OK\r\n",
+)  # fmt: skip
+
+
+def seeds(rng: random.Random, token: str) -> tuple[list[bytes], list[bytes]]:
+    """Good requests, good answers."""
+    words = [rng.choice(["a", "é", "\u2028", "日本", '"', "\\", "x" * 50]) for _ in range(rng.randint(1, 6))]
+    stream = rng.random() < 0.6
+    body = chat(stream=stream, **({"stream_options": {"include_usage": True}} if stream and rng.random() < 0.5 else {}))
+    data = json.dumps(body).encode()
+    requests = [
+        raw_post("/v1/chat/completions", data, token),
+        raw_post("/v1/completions", json.dumps({"model": "acme/model", "prompt": "x", "stream": stream}).encode(), token),
+        b"GET /v1/models HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer " + token.encode() + b"\r\n\r\n",
+        b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer " + token.encode()
+        + b"\r\nTransfer-Encoding: chunked\r\n\r\n" + chunked(data[:7], data[7:]),
+    ]  # fmt: skip
+    answers = [
+        ENGINE_HEAD + chunked(*chat_events(words)),
+        ENGINE_HEAD + chunked(*completion_events(words)),
+        ENGINE_HEAD + chunked(b"".join(chat_events(words))),
+        plain(rng.choice([200, 400, 404, 429, 500, 503]), b'{"error":{"message":"no","code":400}}'),
+    ]
+    return requests, answers
+
+
+def damage(rng: random.Random, data: bytes) -> bytes:
+    out = bytearray(data)
+    for _ in range(rng.choice([0, 0, 1, 1, 2, 5])):
+        at = rng.randrange(len(out) + 1)
+        kind = rng.randrange(5)
+        if kind == 0:
+            out[at:at] = rng.choice(TOKENS)
+        elif kind == 1:
+            del out[at : at + rng.randint(1, 20)]
+        elif kind == 2 and at < len(out):
+            out[at] = rng.randrange(256)
+        elif kind == 3:
+            out[at:at] = out[at : at + rng.randint(1, 40)]
+        else:
+            del out[at:]
+    return bytes(out)
+
+
+def pieces(rng: random.Random, data: bytes) -> list[bytes]:
+    cuts = sorted(rng.randrange(len(data) + 1) for _ in range(rng.choice([0, 1, 3, 10])))
+    return [part for a, b in zip([0, *cuts], [*cuts, len(data)], strict=True) if (part := data[a:b])]
+
+
+def one_case(core: FuzzCore, rng: random.Random) -> None:
+    requests, answers = seeds(rng, core.world.token)
+    client, wire = core.client()
+    accepted, settled, dialled = len(core.accepted), len(core.events), len(core.dialled)
+    for _ in range(rng.randint(1, 3)):
+        for part in pieces(rng, damage(rng, rng.choice(requests))):
+            if wire.open:
+                client.received(part)
+        for made in core.dialled[dialled:]:
+            for part in pieces(rng, damage(rng, rng.choice(answers))):
+                if made.wire.open:
+                    made.upstream.received(part)
+            if rng.random() < 0.2:
+                made.upstream.lost()
+        core.pass_time(rng.choice([0.0, 0.1, 3.0, 20.0]))
+    client.lost()
+    core.pass_time(10.0)
+    check(core, accepted, settled, dialled)
+
+
+def check(core: FuzzCore, accepted: int, settled: int, dialled: int) -> None:
+    """What holds after any case. The numbers say where it began."""
+    for made in core.dialled[dialled:]:
+        for seen in made.requests:  # read strictly: half a request, or one that is not ours, fails here
+            sent = seen.json
+            if sent["model"] != "engine-name" or not seen.head.startswith(b"POST /v1/"):
+                raise AssertionError("an engine got what was not written for it")
+    if sorted(core.accepted[accepted:]) != sorted(event.event_id for event in core.events[settled:]):
+        raise AssertionError("accepted requests and usage events differ")
+    if core.gateway.exchanges:
+        raise AssertionError("a request has no end")
+
+
+class FuzzCore(Core):
+    """Remembers what was accepted."""
+
+    def __init__(self, folder: Path, engine: str) -> None:
+        world = World()
+        world.route("acme/model", 7001, engine=engine)
+        super().__init__(folder, world)
+        self.accepted: list[str] = []
+        accept = self.gateway.spool.accept
+
+        def watch(event: object) -> None:
+            accept(event)  # type: ignore[arg-type]
+            self.accepted.append(event.event_id)  # type: ignore[attr-defined]
+
+        self.gateway.spool.accept = watch  # type: ignore[method-assign,assignment]
+
+
+def too_long(number: int, frame: FrameType | None) -> None:
+    raise TimeoutError("the case hangs")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seconds", type=float, default=60)
+    parser.add_argument("--cases", type=int, default=sys.maxsize)
+    parser.add_argument("--seed", type=int, default=0)
+    wanted = parser.parse_args()
+    signal.signal(signal.SIGALRM, too_long)
+    until, done, events = time.monotonic() + wanted.seconds, 0, 0
+    while done < wanted.cases and time.monotonic() < until:
+        with tempfile.TemporaryDirectory() as folder:
+            core = FuzzCore(Path(folder), ("llamacpp", "vllm")[(wanted.seed + done) // 500 % 2])
+            for _ in range(500):
+                if done >= wanted.cases or time.monotonic() >= until:
+                    break
+                seed = wanted.seed + done
+                signal.alarm(CASE_SECONDS)
+                try:
+                    one_case(core, random.Random(seed))
+                except Exception:
+                    print(f"seed {seed} fails (engine {core.world.routes[0].engine})", file=sys.stderr)
+                    raise
+                finally:
+                    signal.alarm(0)
+                done += 1
+            events += len(core.events)
+            core.close()
+    print(f"{done} cases, {events} requests reached an engine; nothing was raised, nothing hung")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

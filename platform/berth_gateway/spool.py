@@ -72,6 +72,8 @@ class Spool:
             self._recover()
         except OSError as fault:
             raise SpoolError(f"The spool in {folder} cannot be read or written: {fault.strerror}.") from None
+        except SpoolFull:
+            raise SpoolError(f"The spool in {folder} cannot be written: the disk is full.") from None
 
     @property
     def next_position(self) -> int:
@@ -272,6 +274,8 @@ class Spool:
         unsettled: OrderedDict[str, UsageEvent] = OrderedDict()
         for path in sorted(self._folder.glob("*.spool")):
             serial, _, first = path.stem.partition("-")
+            if not (serial.isdecimal() and first.isdecimal()):
+                continue  # somebody else's file
             segment = Segment(path, int(serial), int(first), int(first), 0)
             for kind, event in self._whole_records(segment):
                 if kind == SETTLED:

@@ -217,6 +217,24 @@ def test_two_processes_do_not_share_a_folder(tmp_path: Path) -> None:
     Spool(tmp_path)
 
 
+def test_files_of_others_are_left_alone(tmp_path: Path) -> None:
+    spool = Spool(tmp_path)
+    events = use(spool, 2)
+    abandon(spool)
+    (tmp_path / "copy.spool").write_bytes(b"no record")
+    again = Spool(tmp_path)
+    assert again.read(0, 9) == (events, 2) and (tmp_path / "copy.spool").exists()
+
+
+def test_a_disk_without_room_for_a_beginning_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    spool = Spool(tmp_path)
+    spool.accept(an_event())
+    abandon(spool)
+    monkeypatch.setattr(os, "write", lambda fd, data: 0)
+    with pytest.raises(SpoolError, match="full"):
+        Spool(tmp_path)
+
+
 def test_files_are_for_their_owner_only(tmp_path: Path) -> None:
     use(Spool(tmp_path / "s"), 1)
     assert (tmp_path / "s").stat().st_mode & 0o777 == 0o700

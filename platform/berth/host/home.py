@@ -92,7 +92,7 @@ class Home:
         path = self.run / "ports.json"
         ports = self.read(path)
         port = ports.get(name)
-        if not isinstance(port, int) or not _soon_free(port):
+        if type(port) is not int or not 1 <= port <= 65535 or not _soon_free(port):
             port = free_port()
             self.write(path, {**ports, name: port})
         return port

@@ -22,6 +22,7 @@ from berth.host.errors import HostError
 from berth_gateway.contract import usage_key
 
 GATEWAY_NAME = "local"
+SHORTEST = 32  # characters; what is made here is longer
 
 # Names of files, not secrets themselves.
 DJANGO_SECRET_KEY = "django_secret_key"
@@ -55,6 +56,8 @@ def ensure_secrets(folder: Path) -> None:
             write_private(path, make() + "\n")
         elif stat.S_IMODE(path.stat().st_mode) & 0o077:
             raise HostError(f"The secret {path} can be read by others. Run `chmod 600 {path}` and start again.")
+        elif len(read_secret(folder, name)) < SHORTEST:
+            raise HostError(f"The secret {path} is empty or cut short. Restore it from your backup and start again.")
 
 
 def read_secret(folder: Path, name: str) -> str:

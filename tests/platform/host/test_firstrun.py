@@ -95,3 +95,11 @@ def test_the_end_of_the_first_start_may_be_killed_anywhere(home: Home) -> None:
     home.started.unlink()  # as if it had been killed before it could say that it is over
     home.end_first_start()
     assert home.started_before and home.read(home.demo) == {"api_key": "k"} and not home.draft.exists()
+
+
+@pytest.mark.parametrize("kept", ["99999", "0", "-5", "true", "5432.0", '"x"', "null"])
+def test_a_port_that_is_none_is_chosen_anew(home: Home, kept: str) -> None:
+    (home.run / "ports.json").write_text(f'{{"postgres": {kept}}}')
+    port = home.port("postgres")
+    assert 1024 <= port <= 65535
+    assert home.read(home.run / "ports.json") == {"postgres": port}

@@ -40,3 +40,13 @@ def test_secret_that_others_may_read_stops_the_start(tmp_path: Path) -> None:
     (tmp_path / "s" / "master_key").chmod(0o644)
     with pytest.raises(HostError, match="chmod 600"):
         ensure_secrets(tmp_path / "s")
+
+
+@pytest.mark.threat("A11")
+@pytest.mark.parametrize("name", ["master_key", "usage_master_key", "valkey_password"])
+@pytest.mark.parametrize("rest", ["", "\n", "abc\n"])
+def test_a_secret_that_was_cut_stops_the_start(tmp_path: Path, name: str, rest: str) -> None:
+    ensure_secrets(tmp_path / "s")
+    (tmp_path / "s" / name).write_text(rest)
+    with pytest.raises(HostError, match="Restore it from your backup"):
+        ensure_secrets(tmp_path / "s")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Protocol
 
 from berth_gateway import affinity
@@ -118,7 +118,7 @@ class Places:
             return
         # Whoever was let through before does not queue again for its second try.
         if place.sent_at is not None or facts.route.deployment_id not in self._rooms:
-            replica = self._choose(route, place)
+            replica = self._choose(route, place, place.tried)
             if replica is not None:
                 self._take(place, route, replica)
                 return
@@ -210,10 +210,10 @@ class Places:
     def _serves(route: Route) -> bool:
         return route.state is RouteState.READY and bool(route.replicas)
 
-    def _choose(self, route: Route, place: Place) -> Replica | None:
+    def _choose(self, route: Route, place: Place, tried: Collection[Address]) -> Replica | None:
         view = self._gateway.store.view
         epoch = "" if view is None else view.epoch
-        return self._gateway.router.choose(route, place.tried, self._gateway.now(), lambda: place.lead(epoch))
+        return self._gateway.router.choose(route, tried, self._gateway.now(), lambda: place.lead(epoch))
 
     def _take(self, place: Place, route: Route, replica: Replica) -> None:
         gateway, where = self._gateway, address(replica)
@@ -287,7 +287,9 @@ class Places:
             if not self._gateway.router.others(route, place.tried):
                 self._turn_away(place, "upstream_unavailable", f"No replica of {route.name} could be reached.")
                 continue
-            replica = self._choose(route, place)
+            replica = self._choose(route, place, place.tried)
+            if replica is None and place.tried:
+                replica = self._choose(route, place, ())  # what failed before may be well again, and others wait behind
             if replica is None:
                 return
             room.queue.pop()

@@ -8,16 +8,20 @@ import msgspec
 
 from berth_gateway.errors import Refusal
 
+_BATCH_WORDS = "too large to process"
 _CONTEXT_WORDS = ("maximum context length", "context size", "context window", "context length")
 
 
 def read_refusal(status: int, body: bytes, prompt_field: str) -> Refusal | None:
     """The refusal a client gets if the request itself was wrong; None when the fault is the engine's or ours."""
-    if status not in (400, 413, 422):
+    if status not in (400, 413, 422, 500):
         return None
     error = _error_object(body)
     message = error.get("message")
     words = message.lower() if isinstance(message, str) else ""
+    if status == 500:
+        # llama.cpp calls it a fault of its own that a text to embed does not fit into one batch.
+        return _too_long(error, prompt_field) if _BATCH_WORDS in words else None
     if error.get("type") == "exceed_context_size_error" or any(w in words for w in _CONTEXT_WORDS):
         return _too_long(error, prompt_field)
     return Refusal(

@@ -517,6 +517,18 @@ def test_an_engines_error_is_never_shown(every: Core, path: str) -> None:
         assert [(e.prompt_tokens, e.completion_tokens) for e in every.events] == [(0, 0)]
 
 
+def test_a_text_too_long_to_embed_is_the_clients_fault(every: Core) -> None:
+    error = {"code": 500, "message": f"input (3001 tokens) is too large to process. {CANARY}", "type": "server_error"}
+    answer = answered(
+        every,
+        "/v1/embeddings",
+        {"model": "acme/vectors", "input": "a"},
+        plain(500, json.dumps({"error": error}).encode()),
+    )
+    assert (answer.status, answer.code, answer.error["param"]) == (400, "context_length_exceeded", "input")
+    assert every.events[0].outcome is Outcome.REJECTED
+
+
 def test_too_long_is_told_by_the_field_of_each_endpoint(every: Core) -> None:
     engine = plain(
         400, json.dumps({"error": {"type": "exceed_context_size_error", "n_ctx": 10, "n_prompt_tokens": 20}}).encode()

@@ -199,6 +199,15 @@ def test_a_conversation_goes_on_with_the_items_of_its_answers() -> None:
     assert sent({"model": "m", "input": items}, RESPONSES)["input"] == [{"type": "message", **items[0]}, *items[1:]]
 
 
+def test_a_thought_without_its_text_is_left_out_where_the_engine_refuses_it() -> None:
+    items = [
+        {"role": "user", "content": "a", "type": "message"},
+        {"type": "reasoning", "id": "r", "encrypted_content": "x"},
+    ]
+    assert sent({"model": "m", "input": items}, RESPONSES)["input"] == items[:1]
+    assert sent({"model": "m", "input": items}, RESPONSES, VLLM)["input"] == items
+
+
 @pytest.mark.threat("G3")
 @pytest.mark.parametrize(
     "item",

@@ -177,7 +177,8 @@ def prepare(endpoint: Endpoint, body: Body, route: Route) -> Prepared:
     passed = pass_fields(endpoint, values, route)
     _refuse_state(values, passed)
     if not isinstance(values.input, str):
-        values.input = [_item(item) for item in values.input]
+        items = [_item(item) for item in values.input]
+        values.input = [item for item in items if not (route.engine in LLAMACPP and _is_empty(item))]
     _check_schemas(values, passed)
     asked = values.max_output_tokens if "max_output_tokens" in passed else None
     limit = min(asked or route.context_length, route.context_length)
@@ -243,6 +244,11 @@ def _item(given: Json) -> _Strict:
         if isinstance(part, InputImage) and not part.image_url.startswith("data:image/"):
             raise Refusal("invalid_value", "Images must be sent inside the request, as a data: URL.", param="input")
     return item
+
+
+def _is_empty(item: _Strict) -> bool:
+    """A thought that only its summary, or somebody else's cipher, is left of: llama.cpp refuses it."""
+    return isinstance(item, Reasoning) and not item.content
 
 
 def _check_schemas(values: Any, passed: frozenset[str]) -> None:

@@ -27,6 +27,7 @@ NODE = ROOT / ".venv" / "node"
 _PYTHON = ("use_openai", "use_openai_async", "use_anthropic", "use_langchain", "use_llama_index", "use_litellm")
 _NODE = ("use_openai", "use_anthropic", "use_ai")
 CLIENTS = [*(f"python/{name}.py" for name in _PYTHON), *(f"node/{name}.mjs" for name in _NODE)]
+VECTORS = ("--embeddings", "--pooling", "mean", "--batch-size", "1024", "--ubatch-size", "1024")
 SECONDS = 150.0
 _QUIET = {
     "LITELLM_LOCAL_MODEL_COST_MAP": "True",  # it would fetch prices of others' models
@@ -86,7 +87,7 @@ def _run(client: str, url: str, key: str) -> dict[str, Any]:
 def runs(tmp_path_factory: pytest.TempPathFactory, valkey_server: Valkey) -> Iterator[dict[str, Run]]:
     """All clients at once: imports take longer than requests."""
     chat = Llama(tmp_path_factory.mktemp("chat"))
-    embedder = Llama(tmp_path_factory.mktemp("embedder"), "--embeddings", "--pooling", "mean")
+    embedder = Llama(tmp_path_factory.mktemp("embedder"), *VECTORS)
     present = [client for client in CLIENTS if _missing(client) is None]
     tokens = {client: f"bth_sk_{number:043}" for number, client in enumerate(present)}
     world = World()

@@ -100,6 +100,8 @@ def errors():
         assert (found.code, found.param) == ("context_length_exceeded", "messages")
     found = raises(openai.BadRequestError, lambda: client.responses.create(model=MODEL, input=LONG_PROMPT))
     assert (found.code, found.param) == ("context_length_exceeded", "input")
+    found = raises(openai.BadRequestError, lambda: client.embeddings.create(model=EMBEDDER, input=LONG_PROMPT))
+    assert (found.code, found.param) == ("context_length_exceeded", "input")
     found = raises(openai.BadRequestError, lambda: client.embeddings.create(model=MODEL, input="x"))
     assert (found.code, found.param) == ("unsupported_model", "model")
     found = raises(openai.NotFoundError, lambda: client.chat.completions.create(model=EMBEDDER, messages=HELLO))

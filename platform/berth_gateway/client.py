@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from enum import Enum, auto
 from typing import TYPE_CHECKING
 
-from berth_gateway import admit, cors, dialect, dispatch
+from berth_gateway import admit, dispatch
 from berth_gateway.account import Facts
 from berth_gateway.demand import demand_of
 from berth_gateway.errors import Refusal
 from berth_gateway.exchange import Exchange
-from berth_gateway.framing import LAST_CHUNK, Body, ChunkedBody, FramingError, LengthBody, chunk
-from berth_gateway.head import HeadError, RequestHead, read_request, write_response, write_stream
+from berth_gateway.framing import ChunkedBody, FramingError, LengthBody
+from berth_gateway.head import HeadError, RequestHead, read_request
 from berth_gateway.limits import Permit, Waiting
+from berth_gateway.outgoing import Outgoing, State, broken_request
 from berth_gateway.paths import Place
 from berth_gateway.repeat import Known, remember
 from berth_gateway.upstream import Wire
@@ -28,41 +27,20 @@ ABANDON_SECONDS = 60.0  # a client that does not take its last answer
 SLOW_AFTER, SLOWEST = 10.0, 1024  # after so many seconds a body must have come at so many bytes a second
 
 
-class State(Enum):
-    """Where a connection is."""
-
-    HEAD = auto()  # between requests, or within a head
-    BODY = auto()
-    BUSY = auto()  # an exchange runs
-    LINGER = auto()  # answered, will close, drops what still comes
-    CLOSED = auto()
-
-
-class Client:
+class Client(Outgoing):
     """Reads requests strictly one at a time; what is pipelined waits."""
 
     def __init__(self, gateway: Gateway, *, loopback: bool = True, admin: bool = False) -> None:
-        self._gateway = gateway
+        super().__init__(gateway)
         self._loopback = loopback
         self._admin = admin
-        self._wire: Wire | None = None
-        self._buffer = b""
-        self._state = State.HEAD
-        self._since = gateway.now()  # when the state began
-        self._head: RequestHead | None = None
         self._known: Known | None = None  # the last head, if it may come again
         self._head_known = 0  # bytes of an incomplete head that have been looked at
         self._place: Place | None = None
-        self._caller: admit.Caller | None = None
-        self._body: Body = LengthBody(0)
         self._payload = bytearray()
         self._size = 0
         self._dropped = 0
-        self._exchange: Exchange | None = None
         self._waits: tuple[Facts, Waiting] | None = None  # for what limits and budgets say
-        self._limits = b""  # header lines about them
-        self._request_id = ""
-        self._streaming = False
         self._paused = False
         self._running = False
 
@@ -138,7 +116,7 @@ class Client:
             head = read_request(self._buffer, self._head_known)
         except HeadError as fault:
             self._begin_request(None)
-            self.refuse(_broken_request(fault.code))
+            self.refuse(broken_request(fault.code))
             return False
         if head is None:
             if not self._head_known:
@@ -198,7 +176,7 @@ class Client:
         try:
             payload = self._body.feed(data)
         except FramingError:
-            self.refuse(_broken_request("bad_request"))
+            self.refuse(broken_request("bad_request"))
             return False
         self._size += len(payload)
         if self._size > self._gateway.config.max_body:
@@ -260,73 +238,6 @@ class Client:
 
     # Answering
 
-    def refuse(self, refusal: Refusal) -> None:
-        """Answers with an error. What is left of the request's body cannot be skipped safely, so the connection then ends."""
-        self._exchange = None
-        unread = self._state in (State.HEAD, State.BODY) and self._head is not None and not self._skip_body()
-        close = refusal.close or unread or self._head is None
-        self._gateway.refused(refusal, self._request_id, self._head)
-        status, body = dialect.error_answer(refusal, self._head, self._request_id)
-        self._reply(status, dispatch.JSON, body, refusal.headers(), close=close)
-
-    def _skip_body(self) -> bool:
-        """Whether the rest of this request's body is at hand and has been passed over."""
-        head = self._head
-        if head is None:
-            return False
-        if self._state is State.HEAD:
-            if head.chunked:
-                return False
-            self._body = LengthBody(max(0, head.length))
-        if isinstance(self._body, ChunkedBody) or head.expects_continue:
-            return not head.has_body
-        self._body.feed(self._buffer)
-        if not self._body.done:
-            return False
-        self._buffer = self._body.rest
-        return True
-
-    def answer(self, body: bytes) -> None:
-        self._exchange = None
-        self._reply(200, dispatch.JSON, body, self._timing())
-
-    def _reply(self, status: int, kind: bytes, body: bytes, more: bytes = b"", *, close: bool = False) -> None:
-        wire = self._wire
-        if wire is None:
-            return
-        head = self._head
-        close = close or head is None or not head.keep_alive or self._gateway.draining
-        data = write_response(status, kind, len(body), self._request_id, close=close, more=more + self._common())
-        wire.write(data if head is not None and head.method == "HEAD" else data + body)
-        self._finish(close=close)
-
-    def stream(self, data: bytes, *, last: bool) -> None:
-        wire, head = self._wire, self._head
-        if wire is None or head is None:
-            return
-        chunked = head.minor == 1
-        out = chunk(data) if chunked else data
-        if last and chunked:
-            out += LAST_CHUNK
-        if not self._streaming:
-            self._streaming = True
-            close = not head.keep_alive or self._gateway.draining
-            out = (
-                write_stream(self._request_id, chunked=chunked, close=close, more=self._timing() + self._common()) + out
-            )
-        if last:
-            self._exchange = None
-        wire.write(out)
-        if last:
-            self._finish(close=not head.keep_alive or self._gateway.draining)
-
-    def chunk_writer(self) -> Callable[[bytes], None] | None:
-        wire, head = self._wire, self._head
-        return wire.write if wire is not None and self._streaming and head is not None and head.minor == 1 else None
-
-    def _timing(self) -> bytes:
-        return self._limits + b"openai-processing-ms: %d\r\n" % ((self._gateway.now() - self._since) * 1000)
-
     def _finish(self, *, close: bool) -> None:
         """After the last byte of an answer: the next request, or the end."""
         wire = self._wire
@@ -346,24 +257,10 @@ class Client:
         if self._buffer:
             self._run()
 
-    def _set_state(self, state: State) -> None:
-        self._state = state
-        self._since = self._gateway.now()
-
     def _abort(self) -> None:
         wire = self._wire
         if wire is not None:
             wire.abort()
-
-    def _common(self) -> bytes:
-        head = self._head
-        lines = dialect.lines(head, self._request_id)
-        if head is None or head.origin is None:
-            return lines
-        return lines + cors.lines(head.origin, listed=self._known_origin())
-
-    def _known_origin(self) -> bool:
-        return self._head is not None and cors.is_listed(self._head.origin, self._gateway.store.view, self._caller)
 
     # The clock
 
@@ -394,11 +291,3 @@ class Client:
         if self._wire is not None:
             self._state = State.LINGER
             self._wire.close()  # what is still to be sent goes out first
-
-
-def _broken_request(code: str) -> Refusal:
-    if code == "headers_too_large":
-        return Refusal(code, "The request's headers are larger than 16 KiB or more than 100.")
-    if code == "request_too_large":
-        return Refusal(code, "The body is too large.")
-    return Refusal("bad_request", "The request is not well-formed HTTP/1.1.")

@@ -1,6 +1,8 @@
 import { describe, expect, it } from "vitest";
 import { check, contextChoices, EMPTY, fromChange, toRequest } from "@/features/deploy/form";
 import { paramText } from "@/features/deploy/planText";
+import { attemptOf, staleOf } from "@/features/deploy/stale";
+import { ApiError } from "@/shared/api/client";
 
 describe("the deploy form", () => {
   it("sends only what was asked", () => {
@@ -41,5 +43,28 @@ describe("the deploy form", () => {
     expect(paramText("price_too_high", "price", "2.42", "en", "USD")).toBe("US$2.42");
     expect(paramText("shorter_context", "value", 4096, "en", "USD")).toBe("4,096");
     expect(paramText("x", "y", null, "en", "USD")).toBe("–");
+  });
+});
+
+describe("a plan that has changed", () => {
+  const stale = (params: Record<string, unknown>) => new ApiError("plan.stale", "changed", 409, params, "plan_id");
+
+  it("shows what changed, and no ids where there is a name", () => {
+    const price = { field: "price_per_hour", before: "2.42", after: "2.70" };
+    expect(staleOf(stale({ differences: [price, { field: "artefact_id", before: "a", after: "b" }], expired: false, currency: "USD" }))).toEqual({ differences: [price], expired: false, currency: "USD" });
+    expect(staleOf(stale({ differences: [], expired: true, currency: "USD" }))).toEqual({ differences: [], expired: true, currency: "USD" });
+    expect(staleOf(stale({ differences: [{ field: "artefact_id", before: "a", after: "b" }] }))?.differences).toHaveLength(1);
+    expect(staleOf(stale({ differences: ["?", null] }))?.differences).toEqual([]);
+    expect(staleOf(new ApiError("name_taken", "taken", 409))).toBeNull();
+    expect(staleOf(null)).toBeNull();
+  });
+
+  it("sends the same again after a lost answer, though the plan was made anew meanwhile", () => {
+    const request = { model: "smol", replicas: 1 };
+    const first = attemptOf(null, request, "p1");
+    expect(first.body).toEqual({ ...request, plan_id: "p1" });
+    expect(attemptOf(first, request, "p2")).toBe(first);
+    expect(attemptOf(first, { ...request, replicas: 2 }, "p2").body).toEqual({ model: "smol", replicas: 2, plan_id: "p2" });
+    expect(attemptOf(null, request, null).body).toEqual(request);
   });
 });

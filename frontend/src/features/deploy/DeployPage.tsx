@@ -1,8 +1,9 @@
 import { useMutation, useQueryClient } from "@tanstack/react-query";
-import { useState } from "react";
+import { useRef, useState } from "react";
 import { useLocation, useSearchParams } from "wouter";
 import { api } from "@/shared/api/api";
 import { keys } from "@/shared/api/cache";
+import { ApiError } from "@/shared/api/client";
 import type { DeployRequest, Model, PlanRequest } from "@/shared/api/types";
 import { useIdempotencyKey } from "@/shared/api/useIdempotencyKey";
 import { useI18n } from "@/shared/i18n";
@@ -16,6 +17,8 @@ import { AddSample, newest, useModels } from "@/features/models/ModelsPage";
 import { check, type Draft, EMPTY, toRequest } from "./form";
 import { NeedsForm } from "./NeedsForm";
 import { NotChosen, PlanPanel } from "./PlanPanel";
+import { type Attempt, attemptOf, staleOf } from "./stale";
+import { StaleNotice } from "./StaleNotice";
 import { usePlan } from "./usePlan";
 
 export default function DeployPage() {
@@ -47,9 +50,13 @@ function Wizard({ models, first }: { models: readonly Model[]; first: string }) 
   const problems = check(draft);
   const broken = Object.keys(problems).length > 0;
   const request = toRequest(draft);
+  const attempt = useRef<Attempt | null>(null);
   const { query, current, busy } = usePlan(slug, model && newest(model) && !broken ? asPlan(request) : null);
   const deploy = useMutation({
-    mutationFn: () => api.deploy(slug, request, idempotency.keyFor(request)),
+    mutationFn: () => {
+      attempt.current = attemptOf(attempt.current, request, query.data?.plan_id);
+      return api.deploy(slug, attempt.current.body, idempotency.keyFor(attempt.current.body));
+    },
     onSuccess: (made) => {
       toast(t("deploy.started", { name: made.name }));
       void client.invalidateQueries({ queryKey: keys.models(slug) });
@@ -58,9 +65,16 @@ function Wizard({ models, first }: { models: readonly Model[]; first: string }) 
     },
     onSettled: (_, error) => {
       idempotency.settle(error);
+      if (!(error instanceof ApiError && error.retryable)) attempt.current = null;
+      if (staleOf(error)) void query.refetch();
       void client.invalidateQueries({ queryKey: keys.deployments(slug), exact: true });
     },
   });
+  const edit = (change: Partial<Draft>) => {
+    if (deploy.isError) deploy.reset();
+    setDraft((now) => ({ ...now, ...change }));
+  };
+  const stale = deploy.isError ? staleOf(deploy.error) : null;
   const blocked = broken ? t("deploy.fixFields") : current && query.data?.fits ? null : t("deploy.noPlan");
   return (
     <Page
@@ -68,17 +82,17 @@ function Wizard({ models, first }: { models: readonly Model[]; first: string }) 
       scope={org.name}
       lead={t("deploy.lead")}
       actions={
-        <Button kind="primary" busy={deploy.isPending} blocked={blocked} onClick={() => deploy.mutate()}>
-          {deploy.isPending ? t("deploy.busy") : t("deploy.submit")}
+        <Button kind="primary" busy={deploy.isPending} blocked={blocked ?? (stale && query.isFetching ? t("plan.planning") : null)} onClick={() => deploy.mutate()}>
+          {deploy.isPending ? t("deploy.busy") : stale ? t("deploy.confirm") : t("deploy.submit")}
         </Button>
       }
     >
-      {deploy.isError ? <ErrorNotice error={deploy.error} /> : null}
+      {stale ? <StaleNotice stale={stale} /> : deploy.isError ? <ErrorNotice error={deploy.error} /> : null}
       <div className="grid-deploy">
-        <NeedsForm draft={draft} models={models} problems={problems} onChange={(change) => setDraft((now) => ({ ...now, ...change }))} />
+        <NeedsForm draft={draft} models={models} problems={problems} onChange={edit} />
         <div className="stack">
           {query.isError && !query.isFetching ? <ErrorNotice error={query.error} onRetry={() => void query.refetch()} /> : null}
-          <PlanPanel plan={query.data} busy={busy} onApply={(change) => setDraft((now) => ({ ...now, ...change }))} />
+          <PlanPanel plan={query.data} busy={busy} onApply={edit} />
           {query.data ? <NotChosen rejected={query.data.rejected} /> : null}
         </div>
       </div>

@@ -1,6 +1,6 @@
 import type { Estimate, Plan, PlanChoice, PlanMemory, Rejected } from "@/shared/api/types";
 import { exactMoney } from "@/shared/format/money";
-import { bytes, rough } from "@/shared/format/number";
+import { bytes, duration, rough } from "@/shared/format/number";
 import { useI18n } from "@/shared/i18n";
 import { useOrg } from "@/shared/session";
 import { Button } from "@/shared/ui/Button";
@@ -75,6 +75,7 @@ export function Choice({ choice }: { choice: PlanChoice }) {
             [t("plan.context"), t("models.contextTokens", { n: choice.context_length })],
             [t("plan.slots"), choice.slots],
             [t("plan.speed"), <Speed key="speed" estimate={speed} />],
+            [t("plan.first"), <First key="first" estimate={choice.predicted.ttft_ms ?? null} />],
             [t("plan.price"), choice.price_per_hour === null ? t("plan.noPrice") : exactMoney(choice.price_per_hour, choice.currency)],
           ]}
         />
@@ -97,6 +98,13 @@ function Speed({ estimate }: { estimate: Estimate | null }) {
   if (estimate === null) return <span className="muted">{t("plan.notMeasured")}</span>;
   const value = rough(estimate.value, locale);
   return t("plan.speedRange", { value, low: rough(estimate.low, locale), high: rough(estimate.high, locale) });
+}
+
+/** To the first token of one request alone with a prompt of 512 tokens. */
+function First({ estimate }: { estimate: Estimate | null }) {
+  const { t } = useI18n();
+  if (estimate === null) return <span className="muted">{t("plan.notMeasured")}</span>;
+  return t("plan.firstRange", { value: duration(estimate.value), low: duration(estimate.low), high: duration(estimate.high) });
 }
 
 export function MemoryBar({ memory }: { memory: PlanMemory }) {

@@ -4,6 +4,7 @@ import { api } from "@/shared/api/api";
 import type { PlanRequest } from "@/shared/api/types";
 
 const SETTLE_MS = 300;
+const ANEW_MS = 10 * 60_000; // a plan's id holds for a quarter of an hour
 
 /** The plan for what the form says now, asked for when the form has been still for 300 ms. The last plan stays meanwhile. */
 export function usePlan(org: string, request: PlanRequest | null) {
@@ -19,6 +20,7 @@ export function usePlan(org: string, request: PlanRequest | null) {
     enabled: settled !== null,
     placeholderData: keepPreviousData,
     staleTime: 10_000,
+    refetchInterval: ANEW_MS,
     gcTime: 30_000,
   });
   /** Whether what is shown answers what the form says. */

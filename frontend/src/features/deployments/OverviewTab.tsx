@@ -8,6 +8,7 @@ import { isMoving, stateWord } from "@/shared/ui/Status";
 import { Facts, Table } from "@/shared/ui/Table";
 import { CallIt } from "./CallIt";
 import { useCause } from "./cause";
+import { PlannedMeasured } from "./PlannedMeasured";
 import { shortName, Timeline } from "./Timeline";
 
 export function OverviewTab({ deployment, chat }: { deployment: Deployment; chat: boolean }) {
@@ -22,6 +23,7 @@ export function OverviewTab({ deployment, chat }: { deployment: Deployment; chat
         <CallIt model={deployment.model_id} chat={chat} />
         <Configuration deployment={deployment} />
       </div>
+      <PlannedMeasured checks={deployment.planned_against_measured} />
       <Replicas deployment={deployment} />
     </div>
   );

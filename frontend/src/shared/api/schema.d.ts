@@ -1475,7 +1475,8 @@ export interface components {
         /** @description Planned beside measured. */
         PlanCheckOut: {
             metric: components["schemas"]["MetricEnum"];
-            readonly unit: components["schemas"]["PlanCheckOutUnitEnum"];
+            /** @description tokens/s or ms */
+            readonly unit: string;
             /**
              * Format: double
              * @description As the revision's plan says; null: nothing
@@ -1504,8 +1505,6 @@ export interface components {
             /** Format: date-time */
             readonly updated_at: string;
         };
-        /** @enum {string} */
-        PlanCheckOutUnitEnum: "tokens/s" | "ms";
         /** @description The base of every request body. Nested ones are strict too; the error names the path, as in `needs.context_length`. */
         PlanInRequest: {
             model: string;
@@ -1669,15 +1668,13 @@ export interface components {
             /** Format: uuid */
             id: string;
             deployment: components["schemas"]["NamedOut"];
-            unit: components["schemas"]["StatementLineOutUnitEnum"];
+            unit: components["schemas"]["UnitEnum"];
             price_version: number;
             unit_price: string;
             quantity: number;
             exact: string;
             amount_micro: number;
         };
-        /** @enum {string} */
-        StatementLineOutUnitEnum: "input_token" | "cached_token" | "output_token";
         StatementOut: {
             period: string;
             status: components["schemas"]["StatementStatusEnum"];
@@ -1755,6 +1752,8 @@ export interface components {
             /** @description Shown to the organisation's members */
             reason: string;
         };
+        /** @enum {string} */
+        UnitEnum: "input_token" | "cached_token" | "output_token";
         UsageEventOut: {
             /** Format: uuid */
             id: string;

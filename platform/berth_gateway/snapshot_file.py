@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import secrets
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -29,7 +30,8 @@ from berth_gateway.contract import (
     base62,
     key_checksum,
 )
-from berth_gateway.snapshot import PackedSnapshot, Verdict, View
+from berth_gateway.keytable import KeyTable
+from berth_gateway.snapshot import Verdict, View
 
 
 class SnapshotFileError(Exception):
@@ -90,28 +92,28 @@ class SnapshotFile(_Strict, frozen=True):
 
 _decode = msgspec.json.Decoder(SnapshotFile).decode
 _decode_key = msgspec.json.Decoder(_Key).decode
-_pack = msgspec.msgpack.Encoder().encode
 
 
-def parse(data: bytes, *, version: int, issued_at: int) -> Snapshot:
-    """The snapshot in a file's bytes. Raises SnapshotFileError with a sentence."""
+def parse(data: bytes, *, version: int, issued_at: int) -> View:
+    """What a file's bytes say. Raises SnapshotFileError with a sentence."""
     try:
         file = _decode(data)
-        keys = tuple(Raw(_pack(_key(_decode_key(raw), file))) for raw in file.keys)
+        keys = KeyTable((_key(_decode_key(raw), file) for raw in file.keys), len(file.keys))
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as fault:
         raise SnapshotFileError(f"The snapshot file cannot be used: {fault}.") from None
     for model in file.models:
         _check_known(model.organization, file)
-    return PackedSnapshot(
+    rest = Snapshot(
         format=SNAPSHOT_FORMAT,
         epoch="file",
         version=version,
         issued_at=issued_at,
         orgs=tuple(OrgInfo(o.id, o.id, origins=o.origins, limits=o.limits) for o in file.organizations),
-        keys=keys,
+        keys=(),
         routes=tuple(_route(m, issued_at) for m in file.models),
         budgets=file.budgets,
     )
+    return replace(View.of(rest), keys=keys)
 
 
 def _check_known(organization: str, file: SnapshotFile) -> None:
@@ -195,9 +197,8 @@ class FileStore:
             self._seen = None
             raise SnapshotFileError(f"{self.path} cannot be read: {fault.strerror}.") from None
         self._seen = seen
-        snapshot = parse(data, version=self._version + 1, issued_at=int(stat.st_mtime))
+        self.view = parse(data, version=self._version + 1, issued_at=int(stat.st_mtime))
         self._version += 1
-        self.view = View.of(snapshot)
         self.confirmed_at = now
         return True
 

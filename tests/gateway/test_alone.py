@@ -25,7 +25,6 @@ from berth.host.child import free_port
 from berth_gateway.config import ConfigError
 from berth_gateway.contract import key_well_formed, usage_key, worker_key, worker_name
 from berth_gateway.records import SETTLED, read_records
-from berth_gateway.snapshot import View
 from berth_gateway.snapshot_file import FileStore, SnapshotFileError, example, parse
 from berth_gateway.tls import Certificate
 from tests.gateway.harness import MASTER, PATIENCE, ROOT, Engine, chat, get, post, raw_post, wait_for
@@ -156,7 +155,7 @@ def test_the_example_can_be_read_and_holds_no_key() -> None:
     text, token = example()
     assert key_well_formed(token)
     assert token.encode() not in text
-    view = View.of(parse(text, version=1, issued_at=0))
+    view = parse(text, version=1, issued_at=0)
     assert view.keys.get(hashlib.sha256(token.encode()).digest()) is not None
 
 

@@ -12,6 +12,7 @@ from rest_framework.response import Response
 from berth.compute.registry import default_provider
 from berth.deployments import selectors, services
 from berth.deployments.models import Deployment
+from berth.deployments.plan_serializers import PlanIn, ProposalOut, SurveyIn, SurveyOut
 from berth.deployments.serializers import (
     ChangeIn,
     DeployIn,
@@ -19,11 +20,7 @@ from berth.deployments.serializers import (
     EventOut,
     LogPageOut,
     LogQuery,
-    PlanIn,
-    ProposalOut,
     RevisionOut,
-    SurveyIn,
-    SurveyOut,
     instant,
 )
 from berth.orgs.idempotency import idempotent

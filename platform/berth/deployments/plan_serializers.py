@@ -1,0 +1,157 @@
+"""What is asked of the planner over HTTP, and how it answers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rest_framework import serializers
+
+from berth.planner.needs import MAX_CONCURRENCY, MAX_CONTEXT, MAX_LICENCES, MAX_REPLICAS, MIN_CONTEXT, Quality
+from berth.web.serializers import StrictSerializer
+
+# Bodies
+
+
+class NeedsIn(StrictSerializer):
+    context_length = serializers.IntegerField(
+        required=False, min_value=MIN_CONTEXT, max_value=MAX_CONTEXT, help_text="Tokens, prompt and completion together"
+    )
+    concurrency = serializers.IntegerField(
+        required=False, min_value=1, max_value=MAX_CONCURRENCY, help_text="Requests at the same time"
+    )
+    quality = serializers.ChoiceField(required=False, choices=[quality.value for quality in Quality])
+    max_price_per_hour = serializers.DecimalField(required=False, max_digits=20, decimal_places=12, min_value=0)
+    tokens_per_second = serializers.FloatField(required=False, min_value=0.001, help_text="For each request")
+    licences = serializers.ListField(
+        required=False,
+        max_length=MAX_LICENCES,
+        child=serializers.CharField(max_length=80),
+        help_text="Allowed licences of the model, as SPDX names them; none named: all",
+    )
+
+
+class PinsIn(StrictSerializer):
+    artefact_id = serializers.UUIDField(required=False)
+    engine = serializers.CharField(required=False, max_length=16)
+    tier = serializers.CharField(required=False, max_length=48)
+    context_length = serializers.IntegerField(required=False, min_value=MIN_CONTEXT, max_value=MAX_CONTEXT)
+    slots = serializers.IntegerField(required=False, min_value=1, max_value=MAX_CONCURRENCY)
+
+    def validate_artefact_id(self, value: Any) -> str:
+        return str(value)
+
+
+def replicas_field() -> serializers.IntegerField:
+    return serializers.IntegerField(required=False, min_value=1, max_value=MAX_REPLICAS)
+
+
+class PlanIn(StrictSerializer):
+    model = serializers.CharField(max_length=63)
+    version = serializers.IntegerField(required=False, min_value=1, help_text="Absent: the newest")
+    needs = NeedsIn(required=False)
+    pins = PinsIn(required=False)
+    replicas = replicas_field()
+
+
+class SurveyIn(StrictSerializer):
+    model = serializers.CharField(max_length=63)
+    version = serializers.IntegerField(required=False, min_value=1, help_text="Absent: the newest")
+    demand = serializers.DictField(
+        required=False, help_text="In people's words: users, think_seconds, reply_tokens … (docs/planner.md)"
+    )
+    pins = serializers.DictField(required=False, help_text="engine, scheme, tier, devices, kv_bits")
+
+
+class SurveyOut(serializers.Serializer[Any]):
+    """docs/planner.md says what each part holds."""
+
+    fits = serializers.BooleanField()
+    currency = serializers.CharField()
+    considered = serializers.IntegerField(help_text="Options that were weighed")
+    demand = serializers.DictField()
+    assumed = serializers.ListField(child=serializers.CharField())
+    choice = serializers.DictField(allow_null=True)
+    alternatives = serializers.ListField(
+        child=serializers.DictField(), help_text="None of which another beats in everything"
+    )
+    rejected = serializers.ListField(
+        child=serializers.DictField(), help_text="Nearest first, with the first reason each"
+    )
+    pins = serializers.ListField(child=serializers.DictField(), help_text="What each pin costs")
+    nearest = serializers.ListField(
+        child=serializers.DictField(), help_text="When nothing fits: what would have to change"
+    )
+
+
+# Plans
+
+
+class PlanMessageOut(serializers.Serializer[Any]):
+    code = serializers.CharField()
+    message = serializers.CharField()
+    params = serializers.DictField()
+
+
+class RejectedOut(PlanMessageOut):
+    engine = serializers.CharField()
+    artefact_id = serializers.UUIDField()
+    quantization = serializers.CharField()
+    tier = serializers.CharField()
+
+
+class EstimateOut(serializers.Serializer[Any]):
+    value = serializers.FloatField()
+    low = serializers.FloatField()
+    high = serializers.FloatField()
+    basis = serializers.CharField()
+
+
+class PredictedOut(serializers.Serializer[Any]):
+    tokens_per_second = EstimateOut(allow_null=True, help_text="For each of the concurrent requests")
+    ttft_ms = EstimateOut(
+        allow_null=True, default=None, help_text="One request alone with 512 prompt tokens; null: not known"
+    )
+
+
+class MemoryOut(serializers.Serializer[Any]):
+    """Bytes of one replica."""
+
+    weights = serializers.IntegerField()
+    kv = serializers.IntegerField()
+    overhead = serializers.IntegerField()
+    total = serializers.IntegerField()
+    available = serializers.IntegerField()
+
+
+class PlannedArtefactOut(serializers.Serializer[Any]):
+    id = serializers.UUIDField()
+    quantization = serializers.CharField()
+    size = serializers.IntegerField()
+
+
+class ChoiceOut(serializers.Serializer[Any]):
+    engine = serializers.CharField()
+    artefact = PlannedArtefactOut()
+    tier = serializers.CharField()
+    context_length = serializers.IntegerField()
+    slots = serializers.IntegerField()
+    threads = serializers.IntegerField()
+    replicas = serializers.IntegerField()
+    memory = MemoryOut()
+    predicted = PredictedOut()
+    price_per_hour = serializers.CharField(allow_null=True, help_text="Exact decimal, for all replicas")
+    currency = serializers.CharField()
+    reasons = PlanMessageOut(many=True)
+
+
+class PlanOut(serializers.Serializer[Any]):
+    fits = serializers.BooleanField()
+    choice = ChoiceOut(allow_null=True)
+    rejected = RejectedOut(many=True)
+    changes = PlanMessageOut(many=True)
+
+
+class ProposalOut(PlanOut):
+    plan_id = serializers.CharField(
+        allow_null=True, help_text="Deploy with it within 15 minutes; null when nothing fits"
+    )

@@ -199,6 +199,18 @@ def test_a_conversation_goes_on_with_the_items_of_its_answers() -> None:
     assert sent({"model": "m", "input": items}, RESPONSES)["input"] == [{"type": "message", **items[0]}, *items[1:]]
 
 
+def test_llama_cpp_is_told_in_the_words_that_it_does_not_ignore() -> None:
+    form = {"type": "json_schema", "name": "n", "schema": {"type": "object"}, "strict": True}
+    asked = {**BASE["responses"], "text": {"format": form}, "reasoning": {"effort": "low", "summary": "auto"}}
+    body = sent(asked, RESPONSES)
+    assert body["response_format"] == {
+        "type": "json_schema", "json_schema": {"name": "n", "schema": {"type": "object"}, "strict": True}
+    }  # fmt: skip
+    assert body["reasoning_effort"] == "low"
+    assert not {"text", "reasoning"} & set(body)
+    assert sent(asked, RESPONSES, VLLM)["text"] == {"format": form}
+
+
 def test_a_thought_without_its_text_is_left_out_where_the_engine_refuses_it() -> None:
     items = [
         {"role": "user", "content": "a", "type": "message"},

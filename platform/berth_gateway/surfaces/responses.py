@@ -185,7 +185,7 @@ def prepare(endpoint: Endpoint, body: Body, route: Route) -> Prepared:
     body_fields = {name: getattr(values, name) for name in passed if endpoint.fields[name].use is Use.PASS}
     sent = {"model": route.engine_model, **body_fields, "max_output_tokens": limit, "stream": True, "store": False}
     if route.engine in LLAMACPP:
-        sent["timings_per_token"] = True
+        sent |= {"timings_per_token": True, **_as_chat(sent)}
     echoed = {name: body_fields[name] for name in _ECHOED if name in body_fields}
     return Prepared(
         body=msgspec.json.encode(sent | extras),
@@ -244,6 +244,25 @@ def _item(given: Json) -> _Strict:
         if isinstance(part, InputImage) and not part.image_url.startswith("data:image/"):
             raise Refusal("invalid_value", "Images must be sent inside the request, as a data: URL.", param="input")
     return item
+
+
+def _as_chat(sent: dict[str, Any]) -> dict[str, Any]:
+    """What llama.cpp knows only by a chat's names, and ignores without a word otherwise. Taken out of `sent`."""
+    said: Text | None = sent.pop("text", None)
+    thinks: Effort | None = sent.pop("reasoning", None)
+    out: dict[str, Any] = {}
+    wanted = said.format if said is not None else None
+    if wanted is not None and wanted.type == "json_schema":
+        given = {"name": wanted.name, "schema": wanted.schema, "strict": wanted.strict}
+        out["response_format"] = {
+            "type": "json_schema",
+            "json_schema": {name: value for name, value in given.items() if value is not None},
+        }
+    elif wanted is not None:
+        out["response_format"] = {"type": wanted.type}
+    if thinks is not None and thinks.effort is not None:
+        out["reasoning_effort"] = thinks.effort
+    return out
 
 
 def _is_empty(item: _Strict) -> bool:

@@ -7,6 +7,7 @@ import pytest
 from berth_gateway.contract import CountedBy, Outcome
 from tests.gateway.compat.conftest import CLIENTS, Run
 
+pytestmark = pytest.mark.timeout(400)  # all of them are run before the first test
 each_client = pytest.mark.parametrize("run", CLIENTS, indirect=True)
 
 

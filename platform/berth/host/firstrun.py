@@ -66,7 +66,9 @@ def first_start(home: Home, *, demo: bool) -> dict[str, Any]:
         return facts | {"password": None}
     home.write(home.draft, {"password": password})
     if user is None:
-        user = User.objects.create_user(OPERATOR_EMAIL, password, name="Operator", is_operator=True)
+        user = User.objects.create_user(
+            OPERATOR_EMAIL, password, name="Operator", is_operator=True, password_is_temporary=True
+        )
     if demo and (ours or not Organisation.objects.filter(slug=ORGANISATION).exists()):
         facts |= deploy_sample(user)
     return facts

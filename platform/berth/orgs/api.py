@@ -62,7 +62,8 @@ class MeView(APIView):
 def _me(user: User) -> Any:
     memberships = services.memberships_of(user)
     about = {"api_base": settings.API_BASE, "currency": settings.CURRENCY, "version": version()}
-    own = {name: getattr(user, name) for name in ("id", "email", "name", "language", "is_operator")}
+    own_fields = ("id", "email", "name", "language", "is_operator", "password_is_temporary")
+    own = {name: getattr(user, name) for name in own_fields}
     return MeOut({**own, **about, "memberships": memberships}).data
 
 

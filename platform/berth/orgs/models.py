@@ -29,6 +29,8 @@ class User(AbstractBaseUser):
     language = models.CharField(max_length=8, default="en", choices=[("en", "English"), ("zh-hans", "简体中文")])
     is_active = models.BooleanField(default=True)
     is_operator = models.BooleanField(default=False)
+    # Berth made the password and wrote it down (the first start); the dashboard reminds until the user has changed it.
+    password_is_temporary = models.BooleanField(default=False, db_default=False)
     created_at = models.DateTimeField(auto_now_add=True)
 
     objects = UserManager()

@@ -48,6 +48,7 @@ class MeOut(serializers.Serializer[Any]):
     name = serializers.CharField()
     language = serializers.ChoiceField(choices=User._meta.get_field("language").choices or [])
     is_operator = serializers.BooleanField()
+    password_is_temporary = serializers.BooleanField(help_text="Berth made the password; changing it clears this")
     memberships = MembershipOut(many=True)
     api_base = serializers.URLField(help_text="Base URL of the OpenAI-compatible API")
     currency = serializers.CharField(help_text="ISO 4217")

@@ -40,6 +40,7 @@ def test_operator_organisation_deployment_and_key(home: Home) -> None:
     user = User.objects.get()
     org = Organisation.objects.get(slug="my-org")
     assert user.is_operator
+    assert user.password_is_temporary
     assert Member.objects.for_org(org).get(user=user).role == "owner"
     deployment = Deployment.objects.for_org(org).get()
     assert facts["model"] == f"my-org/{deployment.name}" == "my-org/smollm2-135m-instruct"

@@ -142,6 +142,23 @@ def test_a_new_password_ends_the_other_sessions_and_is_checked() -> None:
     assert there.get("/api/v1/me").status_code == 401
 
 
+def test_a_password_that_berth_made_is_temporary_until_it_is_changed() -> None:
+    user = make.user("ann@example.org", password=make.PASSWORD)
+    user.password_is_temporary = True
+    user.save()
+    client = make.client()
+    sign_in(client, "ann@example.org")
+    assert client.get("/api/v1/me").json()["password_is_temporary"] is True
+    weak = client.post(CHANGE, {"current_password": make.PASSWORD, "new_password": "short"}, "application/json")
+    assert weak.status_code == 400
+    assert client.get("/api/v1/me").json()["password_is_temporary"] is True
+    renamed = client.patch("/api/v1/me", {"name": "Ann"}, "application/json")
+    assert renamed.json()["password_is_temporary"] is True
+    sent = {"current_password": make.PASSWORD, "new_password": "a much longer one"}
+    assert client.post(CHANGE, sent, "application/json").status_code == 200
+    assert client.get("/api/v1/me").json()["password_is_temporary"] is False
+
+
 @pytest.mark.parametrize("text", ["[1]", "{", "[" * 100_000, '"x"'])
 def test_bodies_that_are_no_object_are_refused(text: str) -> None:
     answer = make.client().post(LOGIN, text, "application/json")

@@ -1264,6 +1264,8 @@ export interface components {
             name: string;
             language: components["schemas"]["LanguageEnum"];
             is_operator: boolean;
+            /** @description Berth made the password; changing it clears this */
+            password_is_temporary: boolean;
             memberships: components["schemas"]["MembershipOut"][];
             /**
              * Format: uri

@@ -65,13 +65,14 @@ class LogQuery(StrictSerializer):
 class RevisionOut(serializers.ModelSerializer[Revision]):
     quantization = serializers.CharField(source="artefact.quantization")
     needs = serializers.DictField()
+    pins = serializers.DictField(source="plan.pins", default=dict)
     plan = PlanOut()
 
     class Meta:
         model = Revision
         fields = [
             "number", "engine", "quantization", "tier", "context_length", "slots", "threads", "memory", "replicas", "needs",
-            "plan", "created_at",
+            "pins", "plan", "created_at",
         ]  # fmt: skip
 
 

@@ -1632,6 +1632,9 @@ export interface components {
             needs: {
                 [key: string]: unknown;
             };
+            pins?: {
+                [key: string]: unknown;
+            };
             plan: components["schemas"]["PlanOut"];
             /** Format: date-time */
             readonly created_at: string;

@@ -231,10 +231,9 @@ def test_an_engine_killed_in_mid_stream(tmp_path: Path, real: GatewayProcess, va
             client.chat.completions.create(model="acme/doomed", messages=HELLO)
         assert down.value.status_code == 503
         assert client.chat.completions.create(model="acme/model", messages=HELLO, max_tokens=1).choices
-    events = sorted(Ingester(valkey).until(3), key=lambda e: e.accepted_at)
-    assert [e.outcome for e in events] == [Outcome.UPSTREAM_ERROR, Outcome.UPSTREAM_ERROR, Outcome.OK]
+    events = sorted(Ingester(valkey).until(2), key=lambda e: e.accepted_at)
+    assert [e.outcome for e in events] == [Outcome.UPSTREAM_ERROR, Outcome.OK], "what no engine got was not accepted"
     assert events[0].completion_tokens > 0
-    assert events[1].completion_tokens == events[1].prompt_tokens == 0
 
 
 def test_a_large_body_with_expect_continue_and_in_chunks(real: GatewayProcess) -> None:

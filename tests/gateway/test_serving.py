@@ -63,7 +63,7 @@ def test_models_are_listed_and_found_by_both_spellings(gateway: GatewayProcess, 
 
 NOT_SERVED = [
     "/", "/v1", "/v1/", "/slots", "/props", "/tokenize", "/detokenize", "/sleep", "/wake_up", "/docs", "/openapi.json", "/health",
-    "/v1/load_lora_adapter", "/v1/unload_lora_adapter", "/v1/stream", "/v1/responses", "/v1/messages", "/v1/embeddings", "/invocations",
+    "/v1/load_lora_adapter", "/v1/unload_lora_adapter", "/v1/stream", "/v1/batches", "/v1/files", "/v1/fine_tuning/jobs", "/invocations",
     "/pause", "/update_weights", "/collective_rpc", "/api/create", "/api/push", "/api/generate", "/completion", "/infill",
     "/lora-adapters", "/v1/chat/completions/input_tokens", "/v1/chat/completions/../../slots", "/v1/%63ompletions",
     "/v1/chat%2Fcompletions", "/V1/chat/completions", "/v1/completions;x", "/v1//completions", "/version", "/ping",

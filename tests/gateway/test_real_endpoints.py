@@ -54,7 +54,6 @@ def test_a_conversation_goes_on(real: GatewayProcess, valkey: redis.Redis) -> No
         "description": "d",
         "input_schema": {"type": "object", "properties": {"a": {"type": "integer"}}},
     }
-    call = {"type": "tool_use", "id": "t1", "name": "f", "input": {"a": 1}}
     turns = [
         {"role": "user", "content": "What is 1 + 1?"},
         {

@@ -37,6 +37,7 @@ class Service:
     started_at: float = 0.0
     restart_at: float | None = None
     last_code: int | None = field(default=None)
+    blocked: str = ""  # why the system did not let it be started the last time
 
     @property
     def pid(self) -> int | None:
@@ -49,6 +50,7 @@ class Service:
         self.restart_at = None
         self.started_at = now
         self.process = self.start()
+        self.blocked = ""
 
     def tick(self, now: float) -> str | None:
         """Notices a death and starts the program again when its time has come. Returns a sentence if there is news."""
@@ -59,8 +61,7 @@ class Service:
             self.last_code = code
             if now - self.started_at > STEADY:
                 self.deaths, self.told = 0, False
-            self.deaths += 1
-            self.restart_at = now + min(LONGEST_DELAY, FIRST_DELAY * 2.0 ** (self.deaths - 1))
+            self._try_again_later(now)
             if self.deaths == LOOP and not self.told:
                 self.told = True
                 return (
@@ -70,8 +71,23 @@ class Service:
             if self.deaths == 1:
                 return f"{self._name()} ended ({describe(code)}) and is being started again."
         elif self.process is None and self.restart_at is not None and now >= self.restart_at:
-            self.launch(now)
+            try:
+                self.launch(now)
+            except OSError as error:  # a full disk, no memory: the others go on, and so does trying
+                return self._not_started(error, now)
         return None
+
+    def _try_again_later(self, now: float) -> None:
+        self.deaths += 1
+        self.restart_at = now + min(LONGEST_DELAY, FIRST_DELAY * 2.0 ** min(self.deaths - 1, 10))
+
+    def _not_started(self, error: OSError, now: float) -> str | None:
+        self._try_again_later(now)
+        why = error.strerror or str(error)
+        if why == self.blocked:
+            return None
+        self.blocked = why
+        return f"{self._name()} cannot be started again now ({why}). Berth keeps trying, at most every {LONGEST_DELAY:.0f} s."
 
     def why_not(self) -> str:
         """Why it does not run, in a sentence with the last line of its log."""
@@ -86,7 +102,7 @@ class Service:
 
     def trim_log(self) -> None:
         """Cuts a log that has grown beyond its bound. The program appends, so it simply goes on at the new end."""
-        with contextlib.suppress(FileNotFoundError):
+        with contextlib.suppress(OSError):  # not there yet; or no room for the older part, which is then lost
             if self.log.stat().st_size > LOG_BOUND:
                 older = self.log.with_suffix(".log.1")
                 content = self.log.read_bytes()[-LOG_BOUND:]

@@ -218,17 +218,18 @@ class Up:
         return {service.name: service.pid for service in [*self.supervisor.foundations, *self.supervisor.services]}
 
     def _write_state(self, state: str) -> None:
-        self._told = self._pids()
-        self.home.write(
-            self.home.running,
-            {
-                "pid": os.getpid(),
-                "state": state,
-                "dashboard_url": self.machine.dashboard_url,
-                "api_base": self.machine.api_base,
-                "pids": self._told,
-            },
-        )
+        """For whoever looks. A disk that is full now is no reason to end what runs: the next round writes it."""
+        pids = self._pids()
+        told = {
+            "pid": os.getpid(),
+            "state": state,
+            "dashboard_url": self.machine.dashboard_url,
+            "api_base": self.machine.api_base,
+            "pids": pids,
+        }
+        with contextlib.suppress(OSError):
+            self.home.write(self.home.running, told)
+            self._told = pids
 
 
 class _Lines:

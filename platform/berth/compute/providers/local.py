@@ -88,9 +88,12 @@ class LocalProvider:
         folder = ReplicaFolder(self._root, spec.replica)
         try:
             with folder.starting():
-                if not self._alive_after_any_end(folder):
+                alive = self._alive_after_any_end(folder)
+                if not alive:
                     self._require_room(spec)
+                if not alive or folder.spec() is None:  # a replica whose spec was lost is seen by nobody
                     folder.prepare(self._completed(spec, folder), secret)
+                if not alive:
                     self._launch(folder)
         except OSError as error:
             raise ProviderUnavailable(

@@ -10,7 +10,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from berth.compute.registry import default_provider
-from berth.deployments import selectors, services
+from berth.deployments import proposals, selectors, services
 from berth.deployments.models import Deployment
 from berth.deployments.plan_serializers import PlanIn, ProposalOut, SurveyIn, SurveyOut
 from berth.deployments.serializers import (
@@ -37,7 +37,7 @@ class PlansView(OrgView):
     @extend_schema(operation_id="plan", request=PlanIn, responses=ProposalOut)
     def post(self, request: Request, org: str) -> Response:
         """What a deployment would run, why, why not the rest, and what would help when nothing fits. Changes nothing."""
-        return Response(services.propose(self.org, **read_body(PlanIn, request)))
+        return Response(proposals.propose(self.org, **read_body(PlanIn, request)))
 
 
 class SurveyView(OrgView):
@@ -46,7 +46,7 @@ class SurveyView(OrgView):
     @extend_schema(operation_id="plan_anywhere", request=SurveyIn, responses=SurveyOut)
     def post(self, request: Request, org: str) -> Response:
         """What it would take to serve a demand in people's words, on any hardware: also on what is not here. Changes nothing."""
-        return Response(services.plan_anywhere(self.org, **read_body(SurveyIn, request)))
+        return Response(proposals.plan_anywhere(self.org, **read_body(SurveyIn, request)))
 
 
 class DeploymentsView(OrgView):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Any, Final
+from typing import Final
 
 from django.db import IntegrityError, transaction
 from django.utils import timezone
@@ -17,61 +17,15 @@ from berth.deployments import plan_ids
 from berth.deployments.history import record
 from berth.deployments.kick import kick
 from berth.deployments.models import Deployment, Desired, Revision, State
-from berth.deployments.planning import NoPlan, make_plan, plan_json, read_wishes, survey_anywhere, wishes_json
+from berth.deployments.planning import NoPlan, make_plan, plan_json, read_wishes, wishes_json
+from berth.deployments.proposals import Wishes, find_version, replica_count
 from berth.orgs.models import Organisation, User
 from berth.outbox.services import announce
-from berth.planner.needs import MAX_REPLICAS, Needs, Pins
+from berth.planner.needs import Needs, Pins
 from berth.planner.shapes import Plan
 from berth.web.errors import ApiError, Conflict, NotFound
 
 _NAME: Final = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
-
-Wishes = Mapping[str, Any]
-
-
-def plan_for(
-    org: Organisation,
-    *,
-    model: str | None = None,
-    version: ModelVersion | int | None = None,
-    needs: Wishes | None = None,
-    pins: Wishes | None = None,
-    replicas: int = 1,
-    provider: Provider | None = None,
-) -> Plan:
-    """What `deploy` would run, with its reasons. Changes nothing. `version` None: the model's newest."""
-    wanted, fixed = read_wishes(needs, pins)
-    return make_plan(find_version(org, model, version), wanted, fixed, _replicas(replicas), provider=provider)
-
-
-def propose(
-    org: Organisation,
-    *,
-    model: str,
-    version: int | None = None,
-    needs: Wishes | None = None,
-    pins: Wishes | None = None,
-    replicas: int = 1,
-    provider: Provider | None = None,
-) -> dict[str, Any]:
-    """The plan in the API's shape, with the id by which `deploy` knows what was seen; null when nothing fits. Changes nothing."""
-    wanted, fixed = read_wishes(needs, pins)
-    found = find_version(org, model, version)
-    planned = make_plan(found, wanted, fixed, _replicas(replicas), provider=provider)
-    plan_id = plan_ids.issue(found, wanted, fixed, planned, replicas, timezone.now())
-    return plan_json(planned) | {"plan_id": plan_id}
-
-
-def plan_anywhere(
-    org: Organisation,
-    *,
-    model: str,
-    version: int | None = None,
-    demand: Wishes | None = None,
-    pins: Wishes | None = None,
-) -> dict[str, Any]:
-    """What it would take to serve people's demand on any tier there is. Changes nothing."""
-    return survey_anywhere(find_version(org, model, version), demand, pins)
 
 
 def deploy(
@@ -99,7 +53,7 @@ def deploy(
         )
     found = find_version(org, model, version)
     wanted, fixed = read_wishes(needs, pins)
-    planned = make_plan(found, wanted, fixed, _replicas(replicas), provider=provider)
+    planned = make_plan(found, wanted, fixed, replica_count(replicas), provider=provider)
     now = timezone.now()
     if plan_id is not None:
         plan_ids.check(plan_id, found, wanted, fixed, planned, replicas, now)
@@ -139,7 +93,7 @@ def update(
     wanted, fixed = read_wishes(
         before.needs if needs is None else needs, before.plan.get("pins", {}) if pins is None else pins
     )
-    count = _replicas(before.replicas if replicas is None else replicas)
+    count = replica_count(before.replicas if replicas is None else replicas)
     found = before.version if version is None else find_version(deployment.org, before.version.model.name, version)
     planned = make_plan(found, wanted, fixed, count, provider=provider)
     if planned.choice is None:
@@ -205,21 +159,6 @@ def resume(deployment: Deployment, actor: User | None) -> Deployment:
 def delete(deployment: Deployment, actor: User | None) -> Deployment:
     """Ends all replicas for good. Its name is free as soon as they have ended; usage and statements keep it."""
     return _desire(deployment, actor, Desired.DELETED, "deleted")
-
-
-def find_version(org: Organisation, model: str | None, version: ModelVersion | int | None) -> ModelVersion:
-    """Raises NotFound."""
-    rows = ModelVersion.objects.for_org(org).select_related("model")
-    if isinstance(version, ModelVersion):
-        rows = rows.filter(pk=version.pk)
-    else:
-        rows = rows.filter(model__name=model or "")
-        if version is not None:
-            rows = rows.filter(number=version)
-    found = rows.order_by("-number").first()
-    if found is None:
-        raise NotFound("model version" if version is not None else "model")
-    return found
 
 
 def _desire(deployment: Deployment, actor: User | None, desired: Desired, kind: str) -> Deployment:
@@ -323,12 +262,6 @@ def _revision(deployment: Deployment) -> Revision:
     if row is None:
         raise NotFound("revision")
     return row
-
-
-def _replicas(count: int) -> int:
-    if not 1 <= count <= MAX_REPLICAS:
-        raise ApiError("invalid", f"Ask for 1 to {MAX_REPLICAS} replicas.", field="replicas", status=422)
-    return count
 
 
 def _wanted_changed(deployment: Deployment) -> None:

@@ -16,7 +16,8 @@ from berth.deployments.checks import check_plans
 from berth.deployments.corrections import REMEMBERED, factors, learnt
 from berth.deployments.measured import FIRST, SPEED, measure
 from berth.deployments.models import Deployment, PlanCheck
-from berth.deployments.services import deploy, plan_for
+from berth.deployments.proposals import plan_for
+from berth.deployments.services import deploy
 from berth.keys.models import ApiKey
 from berth.metering.selectors import Served
 from berth.orgs.models import Organisation

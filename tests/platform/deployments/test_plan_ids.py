@@ -12,7 +12,7 @@ from django.test import Client
 
 from berth.compute.provider import Offer
 from berth.compute.providers.fake import FakeProvider
-from berth.deployments import planning, services
+from berth.deployments import planning, proposals
 from berth.deployments.models import Deployment
 from berth.planner.learning import TPOT, Factor
 from tests import make
@@ -76,7 +76,7 @@ def test_another_price_asks_again_with_both_prices(
 
 def test_another_artefact_asks_again(owner: Client) -> None:
     plan_id = seen(owner)
-    version = services.find_version(make_org(), "tiny", None)
+    version = proposals.find_version(make_org(), "tiny", None)
     make.artefact(version, quantization="Q8_0", facts=_wider(version))
     error = post(owner, URL, BODY | {"plan_id": plan_id}).json()["error"]
     assert error["code"] == "plan.stale"
@@ -138,12 +138,11 @@ def test_nothing_that_fits_has_no_id_and_is_told_as_always(owner: Client) -> Non
     assert post(owner, PLANS, BODY | {"needs": {"tokens_per_second": 90_000}}).json()["plan_id"] is None
     plan_id = seen(owner)
     body = BODY | {"plan_id": plan_id}
-    services.find_version(make_org(), "tiny", None).artefacts.update(engines=["other"])
+    proposals.find_version(make_org(), "tiny", None).artefacts.update(engines=["other"])
     assert post(owner, URL, body).json()["error"]["code"] == "no_plan"
 
 
 def test_licences_that_are_allowed(owner: Client) -> None:
-    services.find_version(make_org(), "tiny", None)
     unknown = post(owner, PLANS, {"model": "tiny", "needs": {"licences": ["Apache-2.0"]}}).json()
     assert unknown["rejected"][0]["code"] == "licence_unknown"
     assert [each["code"] for each in unknown["changes"]] == ["any_licence"]

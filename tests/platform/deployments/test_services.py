@@ -9,7 +9,8 @@ import pytest
 from berth.compute.providers.fake import FakeProvider
 from berth.deployments.models import Deployment, Event, Revision, State
 from berth.deployments.planning import NoPlan
-from berth.deployments.services import delete, deploy, pause, plan_for, resume, update
+from berth.deployments.proposals import plan_for
+from berth.deployments.services import delete, deploy, pause, resume, update
 from berth.orgs.models import Organisation
 from berth.outbox.models import Change
 from berth.web.errors import ApiError, Conflict, NotFound

@@ -6,6 +6,7 @@ import { api } from "@/shared/api/api";
 import { keys } from "@/shared/api/cache";
 import { ApiError } from "@/shared/api/client";
 import type { Me } from "@/shared/api/types";
+import type { Locale } from "@/shared/format/number";
 import { useI18n } from "@/shared/i18n";
 import { Button } from "@/shared/ui/Button";
 import { ErrorNotice } from "@/shared/ui/ErrorNotice";
@@ -59,9 +60,9 @@ function Profile({ me }: { me: Me }) {
 }
 
 function Look() {
-  const { t, locale } = useI18n();
+  const { t } = useI18n();
   const [theme, choose] = useState<Theme>(readTheme);
-  const remember = useMutation({ mutationFn: () => api.updateMe({ language: locale === "zh" ? "zh-hans" : "en" }) });
+  const remember = useMutation({ mutationFn: (locale: Locale) => api.updateMe({ language: locale === "zh" ? "zh-hans" : "en" }) });
   const options = (["system", "light", "dark"] as const).map((value) => ({ value, label: t(`app.theme.${value}`) }));
   return (
     <Card title={t("account.look")}>
@@ -69,8 +70,8 @@ function Look() {
         <div className="stack-s">
           <span className="field-legend">{t("app.language")}</span>
           <div className="row">
-            <LanguageSwitch />
-            <Button size="small" busy={remember.isPending} onClick={() => remember.mutate()}>{remember.isSuccess ? t("common.saved") : t("common.save")}</Button>
+            <LanguageSwitch onChosen={(locale) => remember.mutate(locale)} />
+            <span className="small muted" role="status">{remember.isSuccess ? t("account.languageSaved") : ""}</span>
           </div>
           {remember.isError ? <ErrorNotice error={remember.error} /> : null}
         </div>

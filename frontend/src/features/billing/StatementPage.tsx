@@ -13,7 +13,7 @@ import { Button } from "@/shared/ui/Button";
 import { Loaded } from "@/shared/ui/Loaded";
 import { Notice } from "@/shared/ui/Notice";
 import { Empty, Page } from "@/shared/ui/Page";
-import { Table } from "@/shared/ui/Table";
+import { Name, Table } from "@/shared/ui/Table";
 import { EventTable, nameOf } from "@/features/usage/EventTable";
 import { useOrganisation } from "@/features/usage/useUsage";
 import { StatementStatus } from "./StatementsPage";
@@ -73,7 +73,7 @@ function Lines({ statement, onOpen }: { statement: Statement; onOpen: (id: strin
       rows={statement.lines}
       rowKey={(line) => line.id}
       columns={[
-        { head: t("statement.deployment"), cell: (line) => nameOf(line.deployment), foot: t("common.total") },
+        { head: t("statement.deployment"), cell: (line) => <Name>{nameOf(line.deployment)}</Name>, foot: t("common.total") },
         { head: t("statement.unit"), cell: (line) => t(`statement.unit.${line.unit}`) },
         { head: t("statement.priceVersion"), end: true, cell: (line) => line.price_version },
         { head: t("statement.unitPrice"), end: true, cell: (line) => perMillion(line.unit_price, currency) },

@@ -13,11 +13,17 @@ import { Badge } from "@/shared/ui/Status";
 import { Table } from "@/shared/ui/Table";
 import { useOrganisation } from "@/features/usage/useUsage";
 
+/** Every month's statement; the overview and the usage page show these totals too, so that a figure is the same everywhere. */
+export function useStatements(enabled = true) {
+  const { slug } = useOrg();
+  return useQuery({ queryKey: keys.statements(slug), queryFn: () => api.statements(slug), refetchInterval: 10_000, enabled });
+}
+
 export default function StatementsPage() {
   const { t, locale } = useI18n();
   const { org, slug } = useOrg();
   const zone = useOrganisation().data?.time_zone;
-  const statements = useQuery({ queryKey: keys.statements(slug), queryFn: () => api.statements(slug), refetchInterval: 30_000 });
+  const statements = useStatements();
   return (
     <Page title={t("statements.title")} scope={org.name} lead={t("statements.lead")}>
       <Loaded query={statements}>

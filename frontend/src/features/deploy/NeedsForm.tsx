@@ -12,6 +12,8 @@ interface Props {
   draft: Draft;
   models: readonly Model[];
   problems: Problems;
+  nameError: string | null; // what the server says of the name
+  fixed: boolean; // model and name are those of an existing deployment
   onChange: (change: Partial<Draft>) => void;
 }
 
@@ -32,7 +34,7 @@ function chosenVersion({ draft, models }: Props) {
 }
 
 function ModelSection(props: Props) {
-  const { draft, models, problems, onChange } = props;
+  const { draft, models, problems, nameError, fixed, onChange } = props;
   const { t } = useI18n();
   const { slug } = useOrg();
   const model = models.find((each) => each.name === draft.model);
@@ -41,7 +43,7 @@ function ModelSection(props: Props) {
     <Card title={t("deploy.modelSection")}>
       <div className="stack">
         <div className="field-row">
-          <Select label={t("deploy.model")} value={draft.model} onChange={(event) => onChange({ model: event.target.value, version: "", artefact: "", context: "" })}>
+          <Select label={t("deploy.model")} value={draft.model} disabled={fixed} onChange={(event) => onChange({ model: event.target.value, version: "", artefact: "", context: "" })}>
             {models.map((each) => (
               <option key={each.id} value={each.name}>{each.name}</option>
             ))}
@@ -55,8 +57,9 @@ function ModelSection(props: Props) {
         </div>
         <Input
           label={t("deploy.name")}
-          help={t("deploy.nameHelp", { id: `${slug}/${name}` })}
-          error={problems.name ? t("deploy.nameInvalid") : null}
+          disabled={fixed}
+          help={problems.name || nameError ? null : t("deploy.nameHelp", { id: `${slug}/${name}` })}
+          error={problems.name ? t("deploy.nameInvalid") : nameError}
           placeholder={draft.model}
           autoComplete="off"
           spellCheck={false}

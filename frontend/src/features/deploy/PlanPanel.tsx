@@ -11,15 +11,15 @@ import { Facts, Table } from "@/shared/ui/Table";
 import { type Draft, fromChange } from "./form";
 import { usePlanText } from "./planText";
 
-export function PlanPanel({ plan, busy, onApply }: { plan: Plan | undefined; busy: boolean; onApply: (change: Partial<Draft>) => void }) {
+export function PlanPanel({ plan, busy, broken, onApply }: { plan: Plan | undefined; busy: boolean; broken: boolean; onApply: (change: Partial<Draft>) => void }) {
   const { t } = useI18n();
   const { me } = useOrg();
   const say = usePlanText(me.currency);
-  const status = busy ? <span className="muted" role="status">{t("plan.planning")}</span> : plan ? <FitBadge fits={plan.fits} /> : null;
+  const status = broken ? <Badge tone="warn" icon="alert">{t("deploy.fixFields")}</Badge> : busy ? <span className="muted" role="status">{t("plan.planning")}</span> : plan ? <FitBadge fits={plan.fits} /> : null;
   return (
-    <Card title={t("plan.title")} actions={status} dim={busy && plan !== undefined}>
+    <Card title={t("plan.title")} actions={status} dim={(busy || broken) && plan !== undefined}>
       {plan === undefined ? (
-        <p className="muted">{t("plan.none")}</p>
+        <p className="muted">{t(broken ? "deploy.fixFields" : "plan.none")}</p>
       ) : plan.choice ? (
         <Choice choice={plan.choice} />
       ) : (

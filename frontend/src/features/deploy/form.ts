@@ -1,5 +1,5 @@
 /** The wizard's fields as typed, and what they mean. Pure, so that it can be tested without a page. */
-import type { DeployRequest, Needs, Pins } from "@/shared/api/types";
+import type { Deployment, DeploymentChange, DeployRequest, Needs, Pins, PlanRequest } from "@/shared/api/types";
 
 export const QUALITIES = ["any", "good", "high"] as const;
 export type Quality = (typeof QUALITIES)[number];
@@ -73,6 +73,63 @@ export function toRequest(draft: Draft): DeployRequest {
   if (replicas !== null) request.replicas = replicas;
   if (draft.name !== "") request.name = draft.name;
   return request;
+}
+
+/** What a plan depends on; null while a field that it depends on means nothing. The deployment's name is no part of it. */
+export function toPlanRequest(draft: Draft, kept: Kept = NOTHING_KEPT): PlanRequest | null {
+  if (Object.keys(check({ ...draft, name: "" })).length > 0) return null;
+  const asked = toRequest(draft);
+  delete asked.name;
+  return { ...asked, needs: { ...kept.needs, ...asked.needs }, ...(asked.pins || hasAny(kept.pins) ? { pins: { ...kept.pins, ...asked.pins } } : {}) };
+}
+
+/** What a revision was asked for that the form has no field for. It stays as it is. */
+export interface Kept {
+  needs: Needs;
+  pins: Pins;
+}
+
+const NOTHING_KEPT: Kept = { needs: {}, pins: {} };
+
+function hasAny(part: object): boolean {
+  return Object.keys(part).length > 0;
+}
+
+type Unchecked = Record<string, unknown>;
+const text = (value: unknown): string => (typeof value === "number" || typeof value === "string" ? String(value) : "");
+
+/** A deployment's present needs as a filled form, and beside it what the form does not show. */
+export function fromRevision({ model, version, name, revision }: Pick<Deployment, "model" | "version" | "name" | "revision">): { draft: Draft; kept: Kept } {
+  const needs: Unchecked = revision.needs;
+  const pins: Unchecked = revision.pins;
+  const draft: Draft = {
+    model,
+    version: String(version),
+    name,
+    context: text(needs["context_length"]),
+    concurrency: text(needs["concurrency"]),
+    quality: QUALITIES.find((each) => each === needs["quality"]) ?? "any",
+    speed: text(fromChange({ field: "tokens_per_second", value: needs["tokens_per_second"] })?.speed),
+    price: text(needs["max_price_per_hour"]),
+    replicas: String(revision.replicas),
+    artefact: text(pins["artefact_id"]),
+    slots: text(pins["slots"]),
+  };
+  const kept: Kept = { needs: {}, pins: {} };
+  const { licences } = needs;
+  if (Array.isArray(licences) && licences.length > 0) kept.needs.licences = licences.filter((each) => typeof each === "string");
+  for (const field of ["engine", "tier"] as const) {
+    const value = pins[field];
+    if (typeof value === "string") kept.pins[field] = value;
+  }
+  if (typeof pins["context_length"] === "number") kept.pins.context_length = pins["context_length"];
+  return { draft, kept };
+}
+
+/** The body for PATCH deployments. Needs and pins are replaced as a whole, so all of them are sent. */
+export function toChange(draft: Draft, kept: Kept): DeploymentChange {
+  const { needs, pins, replicas, version } = toRequest(draft);
+  return { needs: { ...kept.needs, ...needs }, pins: { ...kept.pins, ...pins }, ...(replicas === undefined ? {} : { replicas }), ...(version === undefined ? {} : { version }) };
 }
 
 const FIELDS: Record<string, keyof Draft> = {

@@ -11,7 +11,7 @@ import { ButtonLink } from "@/shared/ui/Button";
 import { Loaded } from "@/shared/ui/Loaded";
 import { Empty, Page } from "@/shared/ui/Page";
 import { isMoving, StateBadge } from "@/shared/ui/Status";
-import { Table } from "@/shared/ui/Table";
+import { Name, Table } from "@/shared/ui/Table";
 
 export function useDeployments() {
   const { slug } = useOrg();
@@ -57,11 +57,11 @@ export function DeploymentTable({ items }: { items: readonly Deployment[] }) {
       rows={sorted}
       rowKey={(each) => each.id}
       columns={[
-        { head: t("common.name"), cell: (each) => <Link href={`/o/${slug}/deployments/${each.name}`}>{each.name}</Link> },
+        { head: t("common.name"), cell: (each) => <Link href={`/o/${slug}/deployments/${each.name}`}><Name>{each.name}</Name></Link> },
         { head: t("common.status"), cell: (each) => <StateBadge deployment={each} /> },
         { head: t("deployments.replicas"), cell: (each) => `${readyReplicas(each)} / ${each.revision.replicas}`, end: true },
-        { head: t("deployments.model"), cell: (each) => `${each.model} v${each.version}` },
-        { head: t("deployments.hardware"), cell: (each) => `${each.revision.quantization} · ${each.revision.engine} · ${each.revision.tier}` },
+        { head: t("deployments.model"), cell: (each) => <Name>{`${each.model} v${each.version}`}</Name> },
+        { head: t("deployments.hardware"), cell: (each) => <span className="nowrap">{`${each.revision.quantization} · ${each.revision.engine} · ${each.revision.tier}`}</span> },
         { head: t("deployments.revision"), cell: (each) => each.revision.number, end: true },
         { head: t("deployments.since"), cell: (each) => dateTime(each.state_since, locale) },
       ]}

@@ -6,7 +6,7 @@ import { keys } from "@/shared/api/cache";
 import type { Deployment } from "@/shared/api/types";
 import { useI18n } from "@/shared/i18n";
 import { Requires, useOrg } from "@/shared/session";
-import { Button } from "@/shared/ui/Button";
+import { Button, ButtonLink } from "@/shared/ui/Button";
 import { Dialog } from "@/shared/ui/Dialog";
 import { ErrorNotice } from "@/shared/ui/ErrorNotice";
 import { Input } from "@/shared/ui/Field";
@@ -19,10 +19,26 @@ export function SettingsTab({ deployment }: { deployment: Deployment }) {
   return (
     <Requires action="deployments.write">
       <div className="grid-2">
+        <ChangeNeeds deployment={deployment} />
         <Scale deployment={deployment} />
         {can("deployments.delete") ? <Delete deployment={deployment} /> : null}
       </div>
     </Requires>
+  );
+}
+
+function ChangeNeeds({ deployment }: { deployment: Deployment }) {
+  const { t } = useI18n();
+  const { slug } = useOrg();
+  return (
+    <Card title={t("deployment.needs")}>
+      <div className="stack">
+        <p>{t("deployment.needs.text")}</p>
+        <div>
+          <ButtonLink href={`/o/${slug}/deploy?change=${encodeURIComponent(deployment.name)}`}>{t("deployment.needs.change")}</ButtonLink>
+        </div>
+      </div>
+    </Card>
   );
 }
 

@@ -56,6 +56,9 @@ function MemberTable({ members, write }: { members: readonly Member[]; write: bo
   const { t, locale } = useI18n();
   const { me } = useOrg();
   const [removing, setRemoving] = useState<Member | null>(null);
+  const owners = members.filter((each) => each.role === "owner");
+  /** Why this member cannot be removed: an organisation keeps an owner. */
+  const keeps = (member: Member) => (member.role !== "owner" || owners.length > 1 ? null : t(member.user.id === me.id ? "members.lastOwnerYou" : "members.lastOwner"));
   return (
     <>
       <Table
@@ -66,10 +69,12 @@ function MemberTable({ members, write }: { members: readonly Member[]; write: bo
           {
             head: t("members.person"),
             cell: ({ user }) => (
-              <span>
-                {user.name || user.email} {user.id === me.id ? <span className="muted">({t("members.you")})</span> : null}
-                {user.name ? <span className="small muted"> {user.email}</span> : null}
-              </span>
+              <>
+                <div>
+                  {user.name || user.email} {user.id === me.id ? <span className="muted">({t("members.you")})</span> : null}
+                </div>
+                {user.name ? <div className="small muted">{user.email}</div> : null}
+              </>
             ),
           },
           { head: t("members.role"), cell: (member) => (write ? <RoleSelect member={member} /> : t(`role.${member.role}`)) },
@@ -80,7 +85,7 @@ function MemberTable({ members, write }: { members: readonly Member[]; write: bo
                   head: <span className="visually-hidden">{t("common.actions")}</span>,
                   end: true,
                   cell: (member: Member) => (
-                    <Button size="small" kind="danger" aria-label={t("members.removeNamed", { email: member.user.email })} onClick={() => setRemoving(member)}>{t("members.remove")}</Button>
+                    <Button size="small" kind="danger" blocked={keeps(member)} aria-label={t("members.removeNamed", { email: member.user.email })} onClick={() => setRemoving(member)}>{t("members.remove")}</Button>
                   ),
                 },
               ]

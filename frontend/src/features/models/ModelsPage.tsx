@@ -15,6 +15,7 @@ import { Loaded } from "@/shared/ui/Loaded";
 import { Card, Empty, Page } from "@/shared/ui/Page";
 import { Facts } from "@/shared/ui/Table";
 import { useToast } from "@/shared/ui/Toasts";
+import { OwnModel } from "./OwnModel";
 
 export function useModels() {
   const { slug } = useOrg();
@@ -36,13 +37,17 @@ export default function ModelsPage() {
       <Loaded query={models}>
         {({ items }) =>
           items.length === 0 ? (
-            <Empty text={t("models.empty")}>{can("models.write") ? <AddSample /> : null}</Empty>
+            <div className="stack">
+              <Empty text={t("models.empty")}>{can("models.write") ? <AddSample /> : null}</Empty>
+              <OwnModel />
+            </div>
           ) : (
             <div className="stack">
               {items.map((model) => (
                 <ModelCard key={model.id} model={model} />
               ))}
               {can("models.write") && !items.some((model) => model.versions.some((version) => version.source === "sample")) ? <AddSample quiet /> : null}
+              <OwnModel />
             </div>
           )
         }

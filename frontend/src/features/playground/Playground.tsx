@@ -80,6 +80,13 @@ export function Playground({ model, chat, blocked }: Props) {
       void send();
     }
   };
+  /** Enter sends, Shift + Enter is a new line. The Enter that ends an input method's composition belongs to the word. */
+  const onPromptKey = (event: KeyboardEvent) => {
+    const plain = event.key === "Enter" && !event.shiftKey && !event.ctrlKey && !event.metaKey && !event.altKey;
+    if (!plain || event.nativeEvent.isComposing) return;
+    event.preventDefault();
+    void send();
+  };
   return (
     // eslint-disable-next-line jsx-a11y/no-static-element-interactions -- shortcuts only; each has a button
     <div className="grid-deploy" onKeyDown={onKeyDown}>
@@ -98,7 +105,7 @@ export function Playground({ model, chat, blocked }: Props) {
             </Notice>
           ) : null}
           {blocked !== null ? <Notice tone="info">{blocked}</Notice> : null}
-          <TextArea label={t("playground.prompt")} help={t("playground.sendHint")} rows={3} placeholder={t("playground.placeholder")} value={prompt} onFocus={blocked === null ? run.prepare : undefined} onChange={(event) => setPrompt(event.target.value)} />
+          <TextArea label={t("playground.prompt")} help={t("playground.sendHint")} rows={3} placeholder={t("playground.placeholder")} value={prompt} onFocus={blocked === null ? run.prepare : undefined} onKeyDown={onPromptKey} onChange={(event) => setPrompt(event.target.value)} />
           <div className="row">
             {phase === "answering" ? (
               <Button kind="danger" onClick={run.stop}>{t("playground.stop")}</Button>

@@ -1,15 +1,18 @@
+import type { ReactNode } from "react";
 import type { Deployment } from "@/shared/api/types";
-import { tileMoney } from "@/shared/format/money";
+import { statementMoney } from "@/shared/format/money";
 import { compact, count } from "@/shared/format/number";
 import { dayIn, monthName } from "@/shared/format/time";
 import { serverNow } from "@/shared/api/client";
 import { useI18n } from "@/shared/i18n";
 import { useOrg } from "@/shared/session";
+import { Link } from "wouter";
 import { ButtonLink } from "@/shared/ui/Button";
 import { Loaded } from "@/shared/ui/Loaded";
 import { Notice } from "@/shared/ui/Notice";
 import { Card, Page } from "@/shared/ui/Page";
 import { DeploymentTable, needsAttention, useDeployments } from "@/features/deployments/DeploymentsPage";
+import { useStatements } from "@/features/billing/StatementsPage";
 import { useOrganisation, useUsage } from "@/features/usage/useUsage";
 import { FirstSteps } from "./FirstSteps";
 
@@ -45,12 +48,15 @@ function Attention({ items }: { items: readonly Deployment[] }) {
 
 function Tiles() {
   const { t, locale } = useI18n();
-  const { me, can } = useOrg();
+  const { slug, me, can } = useOrg();
   const usage = useUsage("month", "deployment");
   const zone = useOrganisation().data?.time_zone ?? "UTC";
   const deployments = useDeployments().data?.items ?? [];
   const ready = deployments.filter((each) => each.state === "ready").length;
-  const month = t("overview.month", { month: monthName(dayIn(serverNow(), zone).slice(0, 7), locale), zone });
+  const period = dayIn(serverNow(), zone).slice(0, 7);
+  const month = t("overview.month", { month: monthName(period, locale), zone });
+  const statements = useStatements(can("billing.read"));
+  const statement = statements.data?.items.find((each) => each.period === period);
   return (
     <div className="tiles">
       <Tile name={t("overview.ready")} value={t("overview.readyOf", { ready, total: deployments.length })} detail="" />
@@ -63,7 +69,13 @@ function Tiles() {
               value={compact(totals.prompt_tokens + totals.completion_tokens, locale)}
               detail={t("overview.tokensDetail", { input: count(totals.prompt_tokens, locale), output: count(totals.completion_tokens, locale) })}
             />
-            {can("billing.read") && typeof totals.amount === "string" ? <Tile name={t("overview.spend")} value={tileMoney(totals.amount, me.currency)} detail={month} /> : null}
+            {can("billing.read") && statements.data ? (
+              <Tile
+                name={t("overview.spend")}
+                value={statementMoney(statement?.total_micro ?? 0, statement?.currency ?? me.currency)}
+                detail={statement ? <Link href={`/o/${slug}/statements/${period}`}>{t("statement.title", { month: monthName(period, locale) })}</Link> : month}
+              />
+            ) : null}
           </>
         )}
       </Loaded>
@@ -71,7 +83,7 @@ function Tiles() {
   );
 }
 
-function Tile({ name, value, detail }: { name: string; value: string; detail: string }) {
+function Tile({ name, value, detail }: { name: string; value: string; detail: ReactNode }) {
   return (
     <Card>
       <div className="muted">{name}</div>

@@ -7,7 +7,7 @@ import { useI18n } from "@/shared/i18n";
 import { useOrg } from "@/shared/session";
 import { Empty } from "@/shared/ui/Page";
 import { Paged } from "@/shared/ui/Paged";
-import type { Column } from "@/shared/ui/Table";
+import { type Column, Name } from "@/shared/ui/Table";
 
 /** What is gone has no name any more; the start of its id still tells two apart. */
 export function nameOf({ id, name }: { id: string; name: string | null }): string {
@@ -37,8 +37,8 @@ export function EventTable<E extends UsageEvent>({ query, caption, zone, currenc
         rowKey={(event) => event.id}
         columns={[
           { head: t("usage.when"), cell: (event) => <time className="nowrap num" dateTime={event.accepted_at} title={dateTime(event.accepted_at, locale, zone)}>{shortDateTime(event.accepted_at, locale, zone)}</time> },
-          { head: t("usage.deployment"), cell: (event) => nameOf(event.deployment) },
-          { head: t("usage.key"), cell: (event) => nameOf(event.key) },
+          { head: t("usage.deployment"), cell: (event) => <Name>{nameOf(event.deployment)}</Name> },
+          { head: t("usage.key"), cell: (event) => <Name>{nameOf(event.key)}</Name> },
           {
             head: t("usage.outcome"),
             cell: (event) => (

@@ -1,10 +1,10 @@
 import { useInfiniteQuery } from "@tanstack/react-query";
-import { useSearchParams } from "wouter";
+import { Link, useSearchParams } from "wouter";
 import { api } from "@/shared/api/api";
 import { keys } from "@/shared/api/cache";
 import { serverNow } from "@/shared/api/client";
 import type { Usage, UsageGroup, UsageGroupBy } from "@/shared/api/types";
-import { exactMoney, microToDecimal } from "@/shared/format/money";
+import { exactMoney, microToDecimal, statementMoney } from "@/shared/format/money";
 import { count, duration } from "@/shared/format/number";
 import { dateTime, shortDateTime } from "@/shared/format/time";
 import { useI18n } from "@/shared/i18n";
@@ -14,7 +14,8 @@ import { Segments, Select } from "@/shared/ui/Field";
 import { Icon } from "@/shared/ui/Icon";
 import { Loaded } from "@/shared/ui/Loaded";
 import { Empty, Page } from "@/shared/ui/Page";
-import { type Column, Table } from "@/shared/ui/Table";
+import { type Column, Name, Table } from "@/shared/ui/Table";
+import { useStatements } from "@/features/billing/StatementsPage";
 import { EventTable } from "./EventTable";
 import { filterFor, interval, isRange, type Range, RANGES } from "./ranges";
 import { useOrganisation, useUsage } from "./useUsage";
@@ -120,7 +121,7 @@ function GroupTable({ usage, view, zone }: { usage: Usage; view: View; zone: str
       head: t(`usage.by.${view.groupBy}`),
       cell: (group) => (
         <button type="button" className="button" data-kind="quiet" data-size="small" aria-label={t("usage.showEvents", { label: name(group) })} onClick={() => view.set({ group: group.key, label: name(group) })}>
-          {name(group)}
+          <Name>{name(group)}</Name>
         </button>
       ),
       foot: t("common.total"),
@@ -137,14 +138,19 @@ function GroupTable({ usage, view, zone }: { usage: Usage; view: View; zone: str
 /** The server's own check that these totals and the statement agree. */
 function Reconciled({ usage }: { usage: Usage }) {
   const { t } = useI18n();
-  const { me, can } = useOrg();
+  const { slug, me, can } = useOrg();
   const check = usage.reconciles_with;
+  const statements = useStatements(check !== null && can("billing.read"));
   if (check === null || !can("billing.read")) return null;
   const equal = check.difference_micro === 0;
+  const statement = statements.data?.items.find((each) => each.period === check.period);
+  const amount = statement ? statementMoney(statement.total_micro, statement.currency) : "–";
   return (
     <p className="row small">
       <Icon name={equal ? "check" : "alert"} tone={equal ? "ok" : "warn"} />
-      {equal ? t("usage.reconciled", { period: check.period }) : t("usage.difference", { period: check.period, amount: exactMoney(microToDecimal(check.difference_micro), me.currency) })}
+      <Link href={`/o/${slug}/statements/${check.period}`}>
+        {equal ? t("usage.reconciled", { period: check.period, amount }) : t("usage.difference", { period: check.period, amount: exactMoney(microToDecimal(check.difference_micro), me.currency) })}
+      </Link>
     </p>
   );
 }

@@ -1,4 +1,4 @@
-import type { ReactNode } from "react";
+import { type ReactNode, useEffect, useRef, useState } from "react";
 
 export interface Column<T> {
   head: ReactNode;
@@ -7,11 +7,45 @@ export interface Column<T> {
   foot?: ReactNode;
 }
 
+/** A name on one line; what does not fit is in its title. */
+export function Name({ children }: { children: string }) {
+  return <span className="name" title={children}>{children}</span>;
+}
+
+/** What lies outside the box to either side, so that its edge can say that there is more. */
+function useHidden() {
+  const box = useRef<HTMLDivElement>(null);
+  const [hidden, setHidden] = useState({ start: false, end: false });
+  useEffect(() => {
+    const element = box.current;
+    if (!element) return;
+    const look = () => {
+      const rest = element.scrollWidth - element.clientWidth - Math.abs(element.scrollLeft);
+      setHidden((now) => {
+        const next = { start: Math.abs(element.scrollLeft) > 1, end: rest > 1 };
+        return now.start === next.start && now.end === next.end ? now : next;
+      });
+    };
+    const observer = new ResizeObserver(look);
+    observer.observe(element);
+    if (element.firstElementChild) observer.observe(element.firstElementChild);
+    element.addEventListener("scroll", look, { passive: true });
+    return () => {
+      observer.disconnect();
+      element.removeEventListener("scroll", look);
+    };
+  }, []);
+  return { box, hidden };
+}
+
 /** A real table. The first column names the row. `foot` of any column makes a totals row. */
 export function Table<T>({ caption, columns, rows, rowKey }: { caption: string; columns: readonly Column<T>[]; rows: readonly T[]; rowKey: (row: T) => string }) {
   const align = (column: Column<T>) => (column.end ? "end" : "start");
+  const { box, hidden } = useHidden();
+  const wide = hidden.start || hidden.end;
   return (
-    <div className="table-wrap">
+    // A table that scrolls must be in reach of the keyboard.
+    <div className="table-wrap" ref={box} data-more-start={hidden.start} data-more-end={hidden.end} tabIndex={wide ? 0 : undefined} role={wide ? "group" : undefined} aria-label={wide ? caption : undefined}>
       <table>
         <caption className="visually-hidden">{caption}</caption>
         <thead>

@@ -9,8 +9,8 @@ from datetime import UTC, datetime
 # Ids, enums, counts and durations. Nothing that can hold text of a request, a header or a secret.
 ALLOWED_FIELDS = frozenset(
     {
-        "action", "attempt", "code", "count", "deployment_id", "duration_ms", "engine", "event_id", "gateway", "key_id", "kind",
-        "method", "org_id", "phase", "provider", "queue", "reason", "replica", "request_id", "revision", "route", "size", "state",
+        "action", "attempt", "budget_id", "code", "count", "deployment_id", "duration_ms", "engine", "event_id", "gateway", "key_id",
+        "kind", "method", "org_id", "phase", "provider", "queue", "reason", "replica", "request_id", "revision", "route", "size", "state",
         "status", "task", "task_id", "topic", "user_id", "version",
     }
 )  # fmt: skip
@@ -25,7 +25,7 @@ class JsonFormatter(logging.Formatter):
             "at": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
             "logger": record.name,
-            "message": record.msg if isinstance(record.msg, str) else type(record.msg).__name__,
+            "message": _message(record),
         }
         for field in ALLOWED_FIELDS & record.__dict__.keys():
             value = record.__dict__[field]
@@ -34,6 +34,12 @@ class JsonFormatter(logging.Formatter):
             line["exception"] = record.exc_info[0].__name__
             line["where"] = _innermost(record)
         return json.dumps(line, ensure_ascii=False)
+
+
+def _message(record: logging.LogRecord) -> str:
+    if record.name.startswith("django.security"):
+        return "suspicious_request"  # the logger's name says of which kind; Django's text quotes the request
+    return record.msg if isinstance(record.msg, str) else type(record.msg).__name__
 
 
 def _innermost(record: logging.LogRecord) -> str:

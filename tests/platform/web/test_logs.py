@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from django.conf import settings
+from django.test import Client
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -69,3 +70,13 @@ def test_the_allow_list_has_no_room_for_content(name: str) -> None:
 def test_this_is_the_formatter_of_every_handler() -> None:
     assert {h["formatter"] for h in settings.LOGGING["handlers"].values()} == {"json"}
     assert settings.LOGGING["formatters"]["json"]["()"] == "berth.web.logs.JsonFormatter"
+
+
+@pytest.mark.django_db
+def test_a_refused_host_is_not_quoted(caplog: pytest.LogCaptureFixture) -> None:
+    canary = "canary4711.example"
+    with caplog.at_level(logging.INFO):
+        assert Client().get("/api/v1/health", headers={"host": canary}).status_code == 400
+    lines = [JsonFormatter().format(record) for record in caplog.records]
+    assert any("DisallowedHost" in line and "suspicious_request" in line for line in lines)
+    assert not any(canary in line for line in lines)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 
 @dataclass(frozen=True)
@@ -20,7 +21,8 @@ SETTINGS: tuple[Setting, ...] = (
     Setting(
         "BERTH_HOME",
         ".berth",
-        "Data folder: database, queue, model store, spool, logs and secrets. Created with mode 0700.",
+        "Data folder: database, queue, model store, spool, logs and secrets. Created with mode 0700. The default lies in "
+        "the checkout; a relative path given here begins at the current folder.",
     ),
     Setting("BERTH_PORT", "8000", "Port of the dashboard and the management API."),
     Setting("BERTH_GATEWAY_PORT", "8080", "Port of the OpenAI-compatible API."),
@@ -60,6 +62,17 @@ _DEFAULTS = {setting.name: setting.default for setting in SETTINGS}
 def read(name: str, environ: Mapping[str, str] = os.environ) -> str:
     """The value of a declared variable. KeyError for one that is not in the table: an undocumented setting is a bug."""
     return environ.get(name, "").strip() or _DEFAULTS[name]
+
+
+def data_folder(environ: Mapping[str, str] = os.environ) -> Path:
+    """BERTH_HOME as an absolute path. The default lies in the checkout, wherever a command is called from; a path that a
+    user gives begins, as everywhere, at the current folder."""
+    given = environ.get("BERTH_HOME", "").strip()
+    if given:
+        return Path(given).expanduser().absolute()
+    checkout = Path(__file__).resolve().parents[2]
+    root = checkout if (checkout / "manage.py").exists() else Path.cwd()  # installed as a package there is no checkout
+    return root / read("BERTH_HOME", {})
 
 
 def read_flag(name: str, environ: Mapping[str, str] = os.environ) -> bool:

@@ -10,10 +10,10 @@ from django.core.exceptions import ImproperlyConfigured
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from berth.env import read, read_flag
+from berth.env import data_folder, read, read_flag
 
 PROJECT_DIR = Path(__file__).resolve().parents[2]
-BERTH_HOME = Path(read("BERTH_HOME")).expanduser().resolve()
+BERTH_HOME = data_folder().resolve()
 SECRETS_DIR = Path(read("BERTH_SECRETS_DIR") or BERTH_HOME / "secrets")
 BERTH_LIFELINE = BERTH_HOME / "lifeline"
 STORE_DIR = BERTH_HOME / "store"

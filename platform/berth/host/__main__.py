@@ -10,6 +10,7 @@ import subprocess
 import sys
 
 from berth.host.errors import HostError
+from berth.host.home import Lock
 from berth.host.machine import PROJECT, Machine
 from berth.host.progress import Progress
 from berth.host.up import Up
@@ -17,6 +18,8 @@ from berth.host.up import Up
 ADVICE = {
     errno.ENOSPC: "The disk is full. Free some space and start again; nothing that was stored is lost.",
     errno.EDQUOT: "Your disk quota is used up. Free some space and start again; nothing that was stored is lost.",
+    errno.ENOENT: "A part of that path is missing and cannot be made. Set BERTH_HOME to a folder that can be; if what is "
+    "missing is a program or package of Berth's, run `make setup`.",
     errno.EROFS: "It is read-only. Set BERTH_HOME to a folder that can be written to.",
     errno.EACCES: "You may not do that there. Set BERTH_HOME to a folder of your own, or run as the user who owns it.",
     errno.EPERM: "You may not do that there. Set BERTH_HOME to a folder of your own, or run as the user who owns it.",
@@ -39,11 +42,25 @@ def up() -> int:
     return Up(machine, Progress(timings)).run()
 
 
+def runs(machine: Machine) -> bool:
+    """Whether a supervisor holds this BERTH_HOME; one that was killed leaves its file, but not its lock."""
+    if not machine.home.running.exists():
+        return False
+    lock = Lock(machine.home.run / "supervisor.lock")
+    if lock.acquire(0):
+        lock.release()
+        return False
+    return True
+
+
 def manage(arguments: list[str]) -> int:
     """Django's command line against the embedded services, which have to be running."""
     machine = Machine()
-    if not machine.home.running.exists():
-        raise HostError("Berth is not running. Start it with `make up` first.")
+    if not runs(machine):
+        raise HostError(
+            f"Berth is not running for BERTH_HOME={machine.home.folder}. Start it with `make up` first, or set BERTH_HOME to "
+            "the folder of the one that runs."
+        )
     machine.settle_running()
     return subprocess.call([sys.executable, str(PROJECT / "manage.py"), *arguments], env=machine.environment())
 

@@ -2,8 +2,8 @@
 
 Runs as a program of its own under the supervisor (`python -m berth.host.firstrun`), so that the supervisor itself never
 loads Django. Progress goes to standard output, a JSON object a line: `{"step": title, "usual": seconds}` begins a step,
-`{"done": text}` ends it, `{"migrated": true}` says that the other programs may start, `{"note": text}` is for people to
-read, `{"error": text}` is the last line of a failure.
+`{"done": text}` ends it (the first one ends the schema's, which the supervisor began), `{"migrated": true}` says that
+the other programs may start, `{"note": text}` is for people to read, `{"error": text}` is the last line of a failure.
 
 Everything may be interrupted at any point and done again: what cannot be found out a second time, the password, is
 written down before it is used. An operator or organisation that this BERTH_HOME did not make is never touched.
@@ -40,7 +40,6 @@ def migrate() -> None:
     from django.db import connection
     from django.db.migrations.executor import MigrationExecutor
 
-    tell(step="Database schema", usual=3)
     executor = MigrationExecutor(connection)
     pending = executor.migration_plan(executor.loader.graph.leaf_nodes())
     if pending:

@@ -10,6 +10,7 @@ import os
 import shutil
 import stat
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from berth.host.child import free_port, port_is_free
 from berth.host.errors import HostError
 from berth.host.secrets import write_private
 
-FIRST_START_BYTES = 1 << 30  # the database, the sample model and room to work
+FIRST_START_BYTES = 400 << 20  # the database, the sample model and room to work
 LATER_START_BYTES = 100 << 20
 
 
@@ -108,15 +109,28 @@ def _soon_free(port: int, patience: float = 3.0) -> bool:
     return True
 
 
-def demand_port(port: int, setting: str) -> None:
-    """Raises HostError when something else listens on a port that users were told to use."""
-    if not 1 <= port <= 65535:
-        raise HostError(f"{setting}={port} is not a port; it must be between 1 and 65535.")
-    if not _soon_free(port):
-        raise HostError(
-            f"Port {port} is in use by another program. Stop that program, or set {setting} to a free port, for example "
-            f"`{setting}={free_port()} make up`."
-        )
+def demand_ports(ports: Mapping[str, int]) -> None:
+    """Raises HostError unless the ports that users were told to use, by the names of their settings, can be listened on."""
+    for setting, port in ports.items():
+        if not 1 <= port <= 65535:
+            raise HostError(f"{setting}={port} is not a port; it must be between 1 and 65535.")
+    if len(set(ports.values())) < len(ports):
+        shared = " and ".join(f"{setting}={port}" for setting, port in ports.items())
+        raise HostError(f"{shared} are the same port, and each of the two needs one of its own. Change one of them.")
+
+
+def demand_free(ports: Mapping[str, int]) -> None:
+    """Raises HostError when something else listens on any of the ports; names all of them, so that one look is enough."""
+    busy = {setting: port for setting, port in ports.items() if not _soon_free(port)}
+    if not busy:
+        return
+    what = " and ".join(f"Port {port}" if n == 0 else f"port {port}" for n, port in enumerate(busy.values()))
+    verb, those = ("is", "a free port") if len(busy) == 1 else ("are", "free ports")
+    example = " ".join(f"{setting}={free_port()}" for setting in busy)
+    raise HostError(
+        f"{what} {verb} in use by another program, perhaps another Berth. Stop it, or set {' and '.join(busy)} to {those}, "
+        f"for example `{example} make up`."
+    )
 
 
 class Lock:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import functools
+import http
 import http.client
+import json
 import os
 import signal
 import subprocess
@@ -11,7 +13,9 @@ import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from berth.env import SETTINGS, read
+import psutil
+
+from berth.env import SETTINGS, data_folder, read
 from berth.host import secrets
 from berth.host.child import launch_argv, open_log
 from berth.host.errors import HostError
@@ -31,7 +35,7 @@ class Machine:
 
     def __init__(self, environ: Mapping[str, str] = os.environ) -> None:
         self.environ = environ
-        self.home = Home(Path(read("BERTH_HOME", environ)))
+        self.home = Home(data_folder(environ))
         self.web_port = _number("BERTH_PORT", environ)
         self.gateway_port = _number("BERTH_GATEWAY_PORT", environ)
         self.secrets = Path(read("BERTH_SECRETS_DIR", environ) or self.home.folder / "secrets").expanduser().absolute()
@@ -41,6 +45,11 @@ class Machine:
         self.valkey: Valkey | None = None
         self.database_url = read("DATABASE_URL", environ)
         self.redis_url = read("REDIS_URL", environ)
+
+    @property
+    def ports(self) -> dict[str, int]:
+        """The ports that users know, by their settings."""
+        return {"BERTH_PORT": self.web_port, "BERTH_GATEWAY_PORT": self.gateway_port}
 
     def settle(self) -> None:
         """Makes secrets and decides where PostgreSQL and Valkey are; starts nothing."""
@@ -119,15 +128,17 @@ class Machine:
         web += ["--timeout-graceful-shutdown", "3", "--no-proxy-headers"]
         worker = [sys.executable, "-m", "berth.host.worker", str(self.home.run / "celerybeat-schedule")]
         gateway = [sys.executable, "-m", "berth_gateway"]
+        # Another program, even another Berth, may have taken the port since it was looked at.
+        dashboard = self._program(
+            "web",
+            "the dashboard and management API",
+            web,
+            self.environment(),
+            ready=lambda: listens(dashboard.pid, self.web_port) and healthy(self.web_port),
+        )
         programs = [
             self._program("worker", "the worker", worker, self.environment(), ready=lambda: True),
-            self._program(
-                "web",
-                "the dashboard and management API",
-                web,
-                self.environment(),
-                ready=lambda: answers(self.web_port, "/api/v1/health"),
-            ),
+            dashboard,
             self._program(
                 "gateway", "the gateway", gateway, self.gateway_environment(), ready=lambda: answers(self.gateway_port)
             ),
@@ -170,15 +181,38 @@ def _number(name: str, environ: Mapping[str, str]) -> int:
     return int(text)
 
 
-def answers(port: int, path: str = "/") -> bool:
+def answers(port: int) -> bool:
     """Whether an HTTP server answers there, with anything but a fault of its own (500)."""
+    status, _ = _get(port, "/")
+    return status not in {0, 500}
+
+
+def healthy(port: int) -> bool:
+    """Whether what answers there is Berth's management API, and well."""
+    status, content = _get(port, "/api/v1/health")
+    try:
+        return status == http.HTTPStatus.OK and json.loads(content) == {"status": "ok"}
+    except ValueError:
+        return False
+
+
+def listens(pid: int | None, port: int) -> bool:
+    """Whether that very process listens on the port of 127.0.0.1."""
+    try:
+        connections = psutil.Process(pid).net_connections("tcp4") if pid is not None else []
+    except psutil.Error:
+        return False
+    return any(c.status == psutil.CONN_LISTEN and c.laddr.port == port for c in connections)
+
+
+def _get(port: int, path: str) -> tuple[int, bytes]:
+    """Status and body of an answer of this machine; status 0 if there is none."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=2)
     try:
         connection.request("GET", path)
         response = connection.getresponse()
-        response.read()
+        return response.status, response.read(65536)
     except (OSError, http.client.HTTPException):
-        return False
+        return 0, b""
     finally:
         connection.close()
-    return response.status != 500

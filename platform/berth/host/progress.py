@@ -24,7 +24,9 @@ class Step:
         self._begun = time.monotonic()
         self._said = self._begun
         self._drawn = ""
-        if not self._live and (usual or 0) > REPEAT / 2:
+        if self._live:
+            self.tick()
+        elif (usual or 0) > REPEAT / 2:
             self._line(f"{self.title} …{self._expectation()}")
 
     @property

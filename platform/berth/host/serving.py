@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -49,6 +50,23 @@ def ask(port: int, key: str, model: str) -> Answer:
         return Answer(response.status)
 
 
+class Asking:
+    """`ask` in the background, so that whoever waits can tell how long it takes and be interrupted."""
+
+    def __init__(self, port: int, key: str, model: str) -> None:
+        self._answer: Answer | None = None
+        self._thread = threading.Thread(target=self._run, args=(port, key, model), daemon=True)
+        self._thread.start()
+
+    def _run(self, port: int, key: str, model: str) -> None:
+        self._answer = Answer(0)
+        self._answer = ask(port, key, model)
+
+    def answer(self) -> Answer | None:
+        """What the gateway said, or None while it has not."""
+        return None if self._thread.is_alive() else self._answer
+
+
 def snippets(facts: Mapping[str, Any]) -> str:
     """Commands that work as they are when pasted into a shell and into Python."""
     return f"""\
@@ -71,7 +89,10 @@ def welcome(facts: Mapping[str, Any], home: str, *, first: bool) -> str:
     """What `make up` ends with. The password and the key are shown by the first start alone."""
     lines = ["", "Berth is running.", "", f"  Dashboard   {facts['dashboard_url']}"]
     if first and facts.get("password"):
-        lines += [f"  E-mail      {facts['email']}", f"  Password    {facts['password']}  (one-time: change it soon)"]
+        lines += [
+            f"  E-mail      {facts['email']}",
+            f"  Password    {facts['password']}  (temporary: change it after signing in)",
+        ]
     lines.append(f"  API base    {facts['api_base']}")
     if facts.get("model"):
         lines.append(f"  Model       {facts['model']}")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import importlib.metadata
-import json
 import os
 import subprocess
 import time
@@ -13,11 +12,12 @@ from typing import Any
 
 from berth.env import read_flag
 from berth.host.errors import HostError
-from berth.host.home import Lock, demand_port
+from berth.host.home import Lock, demand_free, demand_ports
+from berth.host.lines import Lines
 from berth.host.machine import PLATFORM_ROOT, Machine
 from berth.host.progress import Progress, Step
 from berth.host.service import Service, describe, last_line
-from berth.host.serving import Answer, ask, welcome
+from berth.host.serving import Answer, Asking, welcome
 from berth.host.supervisor import Interrupted, Supervisor
 
 START_PATIENCE = 120.0  # seconds for a program to answer for the first time
@@ -41,6 +41,7 @@ class Up:
         """Returns the exit code. Raises HostError when this machine does not let Berth start."""
         begun = time.monotonic()
         read_flag("BERTH_DEMO", self.machine.environ)
+        demand_ports(self.machine.ports)
         self.home.prepare()
         self._only_one()
         self.supervisor.take_signals()
@@ -77,8 +78,7 @@ class Up:
 
     def _start(self) -> None:
         machine = self.machine
-        demand_port(machine.web_port, "BERTH_PORT")
-        demand_port(machine.gateway_port, "BERTH_GATEWAY_PORT")
+        demand_free(machine.ports)
         machine.settle()
         if machine.postgres is not None and not machine.postgres.initialised:
             with self.progress.step("PostgreSQL's data folder", usual=3) as step:
@@ -111,7 +111,7 @@ class Up:
             self.home.end_first_start()
         self.home.write(self.home.timings, dict(self.progress.timings))
         self.progress.say(welcome(facts, str(self.home.folder), first=first))
-        self.progress.say(f"Started in {time.monotonic() - begun:.1f} s.")
+        self.progress.say(f"Platform started in {time.monotonic() - begun:.1f} s.")
         self._write_state("running")
         while True:
             self.supervisor.tick()
@@ -126,45 +126,47 @@ class Up:
 
     def _first_run(self) -> None:
         """Runs the program that migrates; starts the others as soon as it has."""
-        process = self.machine.first_run()
-        self.supervisor.helpers.add(process.pid)
-        try:
-            self._follow(process)
-        finally:
-            if process.poll() is None:
-                process.kill()
-            code = process.wait()
-            self.supervisor.helpers.discard(process.pid)
+        with contextlib.ExitStack() as open_step:
+            # Begun here: the program loads Django before it can say anything.
+            step = open_step.enter_context(self.progress.step("Database schema", usual=5))
+            process = self.machine.first_run()
+            self.supervisor.helpers.add(process.pid)
+            try:
+                self._follow(process, open_step, step)
+            finally:
+                if process.poll() is None:
+                    process.kill()
+                code = process.wait()
+                self.supervisor.helpers.discard(process.pid)
         if code != 0:
             raise HostError(self._why_not_set_up(code))
         self._stamp_schema()
 
-    def _follow(self, process: subprocess.Popen[bytes]) -> None:
+    def _follow(self, process: subprocess.Popen[bytes], open_step: contextlib.ExitStack, begun: Step) -> None:
+        """Shows what the program tells until it ends; `begun` is the step that its first `done` ends."""
         if process.stdout is None:
             raise ValueError("the first run needs a pipe")
-        os.set_blocking(process.stdout.fileno(), False)
-        lines = _Lines(process.stdout.fileno())
-        with contextlib.ExitStack() as open_step:
-            step: Step | None = None
-            while (batch := lines.read()) is not None:
-                for message in batch:
-                    if "step" in message:
-                        step = open_step.enter_context(self.progress.step(message["step"], message.get("usual")))
-                    elif "done" in message and step is not None:
-                        step.outcome, step = message["done"], None
-                        open_step.pop_all().close()
-                    elif "migrated" in message:
-                        self._launch_programs()
-                    elif "note" in message:
-                        self.progress.say(message["note"])
-                    elif "error" in message:
-                        raise HostError(message["error"])
-                self.supervisor.tick()
-                if step is not None:
-                    step.tick()
-                time.sleep(0.05)
-            if step is not None:  # it ended in the middle of something
-                raise HostError(self._why_not_set_up(process.wait()))
+        lines = Lines(process.stdout.fileno())
+        step: Step | None = begun
+        while (batch := lines.read()) is not None:
+            for message in batch:
+                if "step" in message:
+                    step = open_step.enter_context(self.progress.step(message["step"], message.get("usual")))
+                elif "done" in message and step is not None:
+                    step.outcome, step = message["done"], None
+                    open_step.pop_all().close()
+                elif "migrated" in message:
+                    self._launch_programs()
+                elif "note" in message:
+                    self.progress.say(message["note"])
+                elif "error" in message:
+                    raise HostError(message["error"])
+            self.supervisor.tick()
+            if step is not None:
+                step.tick()
+            time.sleep(0.05)
+        if step is not None:  # it ended in the middle of something
+            raise HostError(self._why_not_set_up(process.wait()))
 
     def _why_not_set_up(self, code: int) -> str:
         log = self.home.logs / "firstrun.log"
@@ -186,7 +188,11 @@ class Up:
     def _await_model(self, step: Step, facts: dict[str, Any], patience: float) -> Answer:
         deadline = time.monotonic() + patience
         while True:
-            answer = ask(self.machine.gateway_port, facts["api_key"], facts["model"])
+            asking = Asking(self.machine.gateway_port, facts["api_key"], facts["model"])
+            while (answer := asking.answer()) is None:
+                self.supervisor.tick()
+                step.tick()
+                time.sleep(0.02)
             if answer.ok or time.monotonic() > deadline or not answer.may_change:
                 step.outcome = "answered" if answer.ok else f"no answer ({answer.code or answer.status})"
                 return answer
@@ -230,29 +236,6 @@ class Up:
         with contextlib.suppress(OSError):
             self.home.write(self.home.running, told)
             self._told = pids
-
-
-class _Lines:
-    """JSON objects from a pipe that never blocks."""
-
-    def __init__(self, descriptor: int) -> None:
-        self._descriptor = descriptor
-        self._rest = b""
-
-    def read(self) -> list[dict[str, Any]] | None:
-        """What has arrived since, or None at the end. Lines that are no JSON object are skipped."""
-        try:
-            part = os.read(self._descriptor, 65536)
-        except BlockingIOError:
-            return []
-        if not part:
-            return None
-        *lines, self._rest = (self._rest + part).split(b"\n")
-        messages = []
-        for line in lines:
-            with contextlib.suppress(ValueError):
-                messages.append(json.loads(line))
-        return [message for message in messages if isinstance(message, dict)]
 
 
 def schema_fingerprint() -> str:

@@ -35,7 +35,6 @@ with open(sys.argv[1]) as lifeline:
 """
 FIRST = """
 import json, pathlib, sys
-print(json.dumps({"step": "Database schema", "usual": 3}), flush=True)
 print(json.dumps({"done": "3 changes applied"}), flush=True)
 print(json.dumps({"migrated": True}), flush=True)
 facts = {"dashboard_url": "", "api_base": "", "api_key": None, "model": None, "email": "o@localhost", "password": "pw"}

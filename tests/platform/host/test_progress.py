@@ -38,6 +38,12 @@ def test_a_terminal_sees_the_line_being_redrawn() -> None:
     assert drawn.endswith("s\n")
 
 
+def test_a_terminal_sees_a_step_as_soon_as_it_begins() -> None:
+    out = Terminal()
+    with Progress({}, out).step("Database schema", usual=3):
+        assert out.getvalue().endswith("  Database schema … 0 s, usually 3 s")
+
+
 def test_a_step_that_fails_is_marked_and_not_remembered() -> None:
     out, timings = io.StringIO(), {}
     with pytest.raises(ValueError, match="no"), Progress(timings, out).step("Import"):

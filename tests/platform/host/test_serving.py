@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from berth.host.child import free_port
-from berth.host.serving import Answer, ask, snippets, welcome
+from berth.host.serving import Answer, Asking, ask, snippets, welcome
 
 FACTS = {
     "dashboard_url": "http://127.0.0.1:8000",
@@ -86,6 +86,19 @@ def test_nobody_there_may_change() -> None:
     assert Answer(0).may_change
 
 
+def test_asking_in_the_background_does_not_hold_up_who_waits(
+    gateway: http.server.ThreadingHTTPServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    let_go = threading.Event()
+    original = Scripted.do_POST
+    monkeypatch.setattr(Scripted, "do_POST", lambda handler: (let_go.wait(30), original(handler))[1])
+    asking = Asking(gateway.server_address[1], "bth_sk_x", "my-org/m")
+    assert asking.answer() is None
+    let_go.set()
+    asking._thread.join(30)
+    assert asking.answer() == Answer(200)
+
+
 def test_the_printed_snippets_are_whole_commands() -> None:
     shell, python = snippets(FACTS).split("\n\n", 1)
     words = shlex.split(shell)
@@ -100,7 +113,7 @@ def test_the_printed_snippets_are_whole_commands() -> None:
 
 def test_password_and_key_are_shown_once() -> None:
     first, later = welcome(FACTS, "/data", first=True), welcome(FACTS, "/data", first=False)
-    assert "pass word" in first
+    assert "pass word  (temporary: change it after signing in)" in first
     assert "bth_sk_secret" in first
     assert "pass word" not in later
     assert "bth_sk_secret" not in later

@@ -101,7 +101,8 @@ class Upstream:
         """The asker has all it wants. The connection is kept if the rest of the answer ends as it should."""
         self._asker = self.short_cut = self.express = None
         self.resume()
-        if self._body is not None and not self._body.done:  # without a body it has ended already, and may serve the next
+        # Without a body it has ended already, and may serve the next.
+        if self._body is not None and not self._body.done:
             self._gateway.finishing[self] = self._gateway.now()
 
     def abort(self) -> None:

@@ -42,7 +42,8 @@ class LaunchSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     host: str = "127.0.0.1"
     port: int = 0  # 0: the system chooses
     memory_limit: int | None = None  # bytes of address space growth allowed to the engine; None: no limit
-    pooling: str | None = None  # how tokens become one vector: "mean", "cls", "last"; "rank": a relevance; None: it writes text
+    # How tokens become one vector: "mean", "cls", "last"; "rank": a relevance; None: it writes text.
+    pooling: str | None = None
     start_deadline_seconds: int = 600
     drain_seconds: int = 30
 

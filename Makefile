@@ -19,23 +19,41 @@ UV_ENV = if [ -n "$${PIP_INDEX_URL:-}" ] && [ -z "$${UV_DEFAULT_INDEX:-}" ]; the
 	export UV_PYTHON_DOWNLOADS=never
 INSTALL = $(UV_ENV); $(UV) pip install --quiet --python $(PY) --require-hashes --no-deps
 
-.PHONY: help setup dashboard up test check requirements bench bench-gateway clean browser clients
+# Two `make`s in one checkout take turns, or both would write to .venv and frontend. The shell holds the lock and what it starts does
+# not, so the lock ends with the shell. A checkout that cannot be written to is fine as long as nothing has to be made.
+WAITING = echo "Another make is setting this up; waiting for it."
+LOCKED = if [ ! -w . ]; then $(MAKE) -q $(1) 2>/dev/null && exit 0; \
+	echo "The checkout $(CURDIR) cannot be written to, and what Berth needs has to be installed into it. Copy it to a folder of your own." >&2; exit 1; fi; \
+	if command -v flock >/dev/null 2>&1; then exec 9<Makefile; flock -n 9; if [ $$? = 1 ]; then $(WAITING); flock 9; fi; \
+	else said=; until mkdir .setup.lock 2>/dev/null; do holder=$$(cat .setup.lock/pid 2>/dev/null); \
+		if [ -n "$$holder" ] && ! kill -0 "$$holder" 2>/dev/null; then rm -rf .setup.lock; continue; fi; \
+		if [ -z "$$said" ]; then said=1; $(WAITING); fi; sleep 1; done; \
+		trap 'rm -rf .setup.lock' EXIT; trap 'exit 1' INT TERM HUP; echo $$$$ > .setup.lock/pid; fi; \
+	$(MAKE) -s $(1) 9<&-
+DASHBOARD := $(if $(HAS_DASHBOARD),frontend/dist/.stamp)
+# The packages, the dashboard's and the first data.
+NEEDED_MB := 1200
+
+.PHONY: help setup environment dashboard up test check requirements bench bench-gateway clean browser clients
 
 help: ## show what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
-setup: $(VENV)/.stamp-run ## make the environment in .venv, nothing else (PYTHON=… chooses the interpreter)
-	@:
+setup: ## make the environment in .venv, nothing else (PYTHON=… chooses the interpreter)
+	+@$(call LOCKED,$(VENV)/.stamp-run)
 
-up: setup dashboard ## start the platform; Ctrl-C stops it, the next `make up` resumes it
+up: ## start the platform; Ctrl-C stops it, the next `make up` resumes it
+	+@$(call LOCKED,$(VENV)/.stamp-run $(DASHBOARD))
 	@exec $(PY) -m berth.host up
 
-test: $(VENV)/.stamp-dev clients dashboard browser ## everything on real services, a real engine and a real browser (ARGS=… for pytest, JOBS=2 processes)
+test: browser ## everything on real services, a real engine and a real browser (ARGS=… for pytest, JOBS=2 processes)
+	+@$(call LOCKED,$(VENV)/.stamp-dev $(CLIENT_STAMPS) $(DASHBOARD))
 	@$(if $(HAS_DASHBOARD),$(NODE_ENV); cd frontend && npm test --silent,true)
 	@chosen=; if ! command -v chromium >/dev/null 2>&1; then chosen='-m not(browser)'; fi; \
 	$(PY) -m pytest -n $(JOBS) --dist loadgroup --no-loadscope-reorder $${chosen:+"$$chosen"} $(ARGS)
 
-check: $(VENV)/.stamp-dev $(if $(HAS_DASHBOARD),frontend/node_modules/.stamp) ## lint, types, import contracts, drift of schemas and migrations
+check: ## lint, types, import contracts, drift of schemas and migrations
+	+@$(call LOCKED,$(VENV)/.stamp-dev $(if $(HAS_DASHBOARD),frontend/node_modules/.stamp))
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
@@ -52,20 +70,25 @@ ifneq ($(HAS_DASHBOARD),)
 	diff -u src/shared/api/schema.d.ts "$$temporary/schema.d.ts"
 endif
 
-bench: $(VENV)/.stamp-dev ## how fast it starts, and what the gateway adds to the first token
+bench: environment ## how fast it starts, and what the gateway adds to the first token
 	$(PY) tests/bench/run.py $(ARGS)
 
-bench-gateway: $(VENV)/.stamp-dev ## what a request and a chunk cost, beside nginx in the same run (needs nginx and a C compiler)
+bench-gateway: environment ## what a request and a chunk cost, beside nginx in the same run (needs nginx and a C compiler)
 	$(PY) tests/bench/gateway/bench.py $(ARGS)
 
-requirements: $(VENV)/.stamp-uv ## pin every part anew from pyproject.toml
+requirements: ## pin every part anew from pyproject.toml
+	+@$(call LOCKED,$(VENV)/.stamp-uv)
 	$(UV_ENV); UV=$(UV) sh requirements/compile.sh
 
 clean: ## remove .venv, build results and caches; never BERTH_HOME
 	rm -rf $(VENV) frontend/node_modules $(CLIENTS)/node_modules frontend/dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
 	find platform runtime tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
-dashboard: $(if $(HAS_DASHBOARD),frontend/dist/.stamp)
+environment:
+	+@$(call LOCKED,$(VENV)/.stamp-dev)
+
+dashboard:
+	+@$(if $(DASHBOARD),$(call LOCKED,$(DASHBOARD)),:)
 
 # --- how ---------------------------------------------------------------------------------------------------------------
 
@@ -76,6 +99,9 @@ $(VENV)/bin/python:
 		echo "Berth needs Python 3.11 or newer, and $(or $(PYTHON),no python3.x on the PATH) is that. Install one, or say PYTHON=/path/to/python3." >&2; exit 1; fi; \
 	if ! "$$python" -c 'import ensurepip, venv' >/dev/null 2>&1; then \
 		echo "$$python cannot make environments: its modules venv and ensurepip are missing. On Debian and Ubuntu run: apt-get install python3-venv" >&2; exit 1; fi; \
+	free=$$(df -Pk . | awk 'NR == 2 { print int($$4 / 1024) }'); \
+	if [ -n "$$free" ] && [ "$$free" -lt $(NEEDED_MB) ]; then \
+		echo "Only $$free MB are free where the checkout $(CURDIR) lies, and setting Berth up takes about $(NEEDED_MB) MB. Free some space, or move the checkout to another disk." >&2; exit 1; fi; \
 	echo "Environment in $(VENV), with $$("$$python" --version)"; \
 	rm -rf $(VENV) && "$$python" -m venv $(VENV)
 
@@ -101,7 +127,9 @@ $(VENV)/.stamp-dev: requirements/dev.txt $(VENV)/.stamp-run
 
 # Other people's clients, to test the gateway with. They want older versions of some packages, so they live in a folder of their own.
 CLIENTS := tests/gateway/compat/node
-clients: $(VENV)/compat/.stamp $(CLIENTS)/node_modules/.stamp
+CLIENT_STAMPS = $(VENV)/compat/.stamp $(CLIENTS)/node_modules/.stamp
+clients:
+	+@$(call LOCKED,$(CLIENT_STAMPS))
 
 $(VENV)/compat/.stamp: requirements/compat.txt $(VENV)/.stamp-dev
 	@echo "Packages of the clients that the gateway is tested with"
@@ -124,12 +152,12 @@ $(VENV)/.stamp-node: requirements/node.txt $(VENV)/.stamp-uv
 	@touch $@
 
 frontend/node_modules/.stamp: frontend/package.json frontend/package-lock.json $(VENV)/.stamp-node
-	@echo "Packages of the dashboard"
+	@echo "Packages of the dashboard (usually 10 to 30 s, once)"
 	@$(NODE_ENV); cd frontend && npm ci --silent --no-audit --no-fund
 	@touch $@
 
 frontend/dist/.stamp: frontend/node_modules/.stamp $(DASHBOARD_SOURCES)
-	@echo "Building the dashboard"
+	@echo "Building the dashboard (usually 10 to 20 s)"
 	@$(NODE_ENV); cd frontend && npm run --silent build -- --logLevel warn
 	@touch $@
 

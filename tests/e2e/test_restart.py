@@ -7,6 +7,7 @@ import signal
 
 import httpx
 import psutil
+import psycopg
 import pytest
 
 from tests.e2e.conftest import Platform
@@ -20,6 +21,12 @@ def complete(platform: Platform) -> httpx.Response:
     return httpx.post(f"{platform.demo['api_base']}/completions", json=body, headers=headers, timeout=60)
 
 
+def outcomes(platform: Platform) -> dict[str, int]:
+    """How many usage events had which outcome."""
+    with psycopg.connect(platform.database_url) as connection:
+        return dict(connection.execute("select outcome, count(*) from metering_usageevent group by outcome").fetchall())
+
+
 def alive(processes: list[psutil.Process]) -> list[str]:
     """Which of these still run, by what they are; a zombie that nobody has waited for yet does not run."""
     _, left = psutil.wait_procs(processes, timeout=30)
@@ -31,6 +38,7 @@ def test_the_platform_stops_whole_and_resumes_with_all_data(platform_up: Platfor
     assert complete(platform_up).status_code == 200
     platform_up.wait_for(platform_up.everything_is_ingested)
     events_before = platform_up.count("metering_usageevent")
+    failed_before = outcomes(platform_up).get("upstream_error", 0)
     facts_before = dict(platform_up.demo)
     processes = platform_up.processes()
     names = " ".join(" ".join(p.cmdline()) for p in processes)
@@ -41,6 +49,11 @@ def test_the_platform_stops_whole_and_resumes_with_all_data(platform_up: Platfor
     assert alive(processes) == []
 
     platform_up.start()
+    # What waits for the model asks once it can answer, so that a start never leaves a failed request on a statement.
+    platform_up.wait_for(platform_up.everything_is_ingested)
+    assert platform_up.count("metering_usageevent") == events_before + 1, outcomes(platform_up)
+    assert outcomes(platform_up).get("upstream_error", 0) == failed_before
+
     platform_up.wait_for(lambda: complete(platform_up).status_code == 200, seconds=60)
     assert platform_up.demo == facts_before, "the same key, model and addresses work after a restart"
     platform_up.wait_for(platform_up.everything_is_ingested)

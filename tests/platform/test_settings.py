@@ -111,7 +111,7 @@ def test_links_come_from_the_public_url_and_forged_hosts_are_refused() -> None:
 
 @pytest.mark.threat("A3")
 def test_passwords_are_hashed_with_argon2_alone() -> None:
-    assert settings.PASSWORD_HASHERS == ["django.contrib.auth.hashers.Argon2PasswordHasher"]
+    assert settings.PASSWORD_HASHERS == ["berth.web.hashers.Argon2Hasher"]
 
 
 @pytest.mark.threat("D1")

@@ -1,5 +1,6 @@
 import { describe, expect, it } from "vitest";
-import { check, contextChoices, EMPTY, fromChange, toRequest } from "@/features/deploy/form";
+import { PEOPLE, toDemand, wrongFields } from "@/features/deploy/anywhere";
+import { check, contextChoices, EMPTY, fromChange, fromRevision, toChange, toPlanRequest, toRequest } from "@/features/deploy/form";
 import { paramText } from "@/features/deploy/planText";
 import { attemptOf, staleOf } from "@/features/deploy/stale";
 import { ApiError } from "@/shared/api/client";
@@ -46,6 +47,31 @@ describe("the deploy form", () => {
   });
 });
 
+describe("planning and changing", () => {
+  it("plans on while only the name is wrong, and not while a need is", () => {
+    expect(toPlanRequest({ ...EMPTY, model: "smol", name: "Bad Name" })).toEqual({ model: "smol", needs: { concurrency: 4 }, replicas: 1 });
+    expect(toPlanRequest({ ...EMPTY, model: "smol", concurrency: "0" })).toBeNull();
+  });
+
+  const revision = {
+    needs: { quality: "good", licences: ["Apache-2.0"], concurrency: 8, context_length: 4096, tokens_per_second: 12.5, max_price_per_hour: null },
+    pins: { artefact_id: "a1", engine: "llamacpp", tier: null, context_length: null, slots: 8 },
+    replicas: 2,
+  };
+  const deployment = { model: "smol", version: 3, name: "bot", revision } as unknown as Parameters<typeof fromRevision>[0];
+
+  it("fills the form with what a deployment has", () => {
+    expect(fromRevision(deployment).draft).toEqual({ model: "smol", version: "3", name: "bot", context: "4096", concurrency: "8", quality: "good", speed: "12", price: "", replicas: "2", artefact: "a1", slots: "8" });
+  });
+
+  it("sends all of it back, also what the form does not show", () => {
+    const { draft, kept } = fromRevision(deployment);
+    const body = { needs: { licences: ["Apache-2.0"], context_length: 8192, concurrency: 8, quality: "good", tokens_per_second: 12 }, pins: { engine: "llamacpp", slots: 8 }, replicas: 2, version: 3 };
+    expect(toChange({ ...draft, context: "8192", artefact: "" }, kept)).toEqual(body);
+    expect(toPlanRequest({ ...draft, context: "8192", artefact: "" }, kept)).toEqual({ model: "smol", ...body });
+  });
+});
+
 describe("a plan that has changed", () => {
   const stale = (params: Record<string, unknown>) => new ApiError("plan.stale", "changed", 409, params, "plan_id");
 
@@ -66,5 +92,13 @@ describe("a plan that has changed", () => {
     expect(attemptOf(first, request, "p2")).toBe(first);
     expect(attemptOf(first, { ...request, replicas: 2 }, "p2").body).toEqual({ model: "smol", replicas: 2, plan_id: "p2" });
     expect(attemptOf(null, request, null).body).toEqual(request);
+  });
+});
+
+describe("what it would take", () => {
+  it("asks in people's words", () => {
+    expect(wrongFields(PEOPLE)).toEqual([]);
+    expect(toDemand({ users: "200", think: "0", reply: "80", first: "180" })).toEqual({ users: 200, think_seconds: 0, reply_tokens: 80, ttft_ms: 180 });
+    expect(wrongFields({ users: "0", think: "-1", reply: "", first: "1.5" })).toEqual(["users", "think", "reply", "first"]);
   });
 });

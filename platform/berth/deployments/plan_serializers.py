@@ -62,6 +62,37 @@ class SurveyIn(StrictSerializer):
     pins = serializers.DictField(required=False, help_text="engine, scheme, tier, devices, kv_bits")
 
 
+class PlanMessageOut(serializers.Serializer[Any]):
+    code = serializers.CharField()
+    message = serializers.CharField()
+    params = serializers.DictField()
+
+
+class AlternativeOut(serializers.Serializer[Any]):
+    """Money as decimal strings in US dollars."""
+
+    label = serializers.CharField()  # type: ignore[assignment]  # the answer's field is called so
+    replicas_needed = serializers.IntegerField()
+    per_hour = serializers.CharField(allow_null=True, help_text="Of all replicas; null: no price is known")
+    per_interaction = serializers.CharField(allow_null=True)
+    ttft = serializers.FloatField(help_text="Milliseconds, median")
+    speed = serializers.FloatField(help_text="Tokens a second for each user")
+    loss = serializers.FloatField(help_text="Of a benchmark's score, from 0 to 1")
+
+
+class TurnedOut(serializers.Serializer[Any]):
+    option = serializers.CharField()
+    reason_code = serializers.CharField()
+    message = serializers.CharField()
+    params = serializers.DictField()
+    forcible = serializers.BooleanField(help_text="Whether it would run at all: only wishes speak against it")
+
+
+class RemedyOut(serializers.Serializer[Any]):
+    change = PlanMessageOut()
+    plan = AlternativeOut(help_text="What the change makes possible")
+
+
 class SurveyOut(serializers.Serializer[Any]):
     """docs/planner.md says what each part holds."""
 
@@ -71,25 +102,13 @@ class SurveyOut(serializers.Serializer[Any]):
     demand = serializers.DictField()
     assumed = serializers.ListField(child=serializers.CharField())
     choice = serializers.DictField(allow_null=True)
-    alternatives = serializers.ListField(
-        child=serializers.DictField(), help_text="None of which another beats in everything"
-    )
-    rejected = serializers.ListField(
-        child=serializers.DictField(), help_text="Nearest first, with the first reason each"
-    )
+    alternatives = AlternativeOut(many=True, help_text="None of which another beats in everything")
+    rejected = TurnedOut(many=True, help_text="Nearest first, with the first reason each")
     pins = serializers.ListField(child=serializers.DictField(), help_text="What each pin costs")
-    nearest = serializers.ListField(
-        child=serializers.DictField(), help_text="When nothing fits: what would have to change"
-    )
+    nearest = RemedyOut(many=True, help_text="When nothing fits: what would have to change")
 
 
 # Plans
-
-
-class PlanMessageOut(serializers.Serializer[Any]):
-    code = serializers.CharField()
-    message = serializers.CharField()
-    params = serializers.DictField()
 
 
 class RejectedOut(PlanMessageOut):

@@ -38,6 +38,7 @@ export const api = {
 
   plan: (slug: string, body: T.PlanRequest, signal?: AbortSignal) =>
     request<T.Plan>("POST", org(slug, "/plans"), signal ? { body, signal } : { body }),
+  planAnywhere: (slug: string, body: T.SurveyRequest) => request<T.Survey>("POST", org(slug, "/plans/anywhere"), { body }),
   deployments: (slug: string) => request<T.Page<T.Deployment>>("GET", org(slug, "/deployments"), { query: { limit: 200 } }),
   deployment: (slug: string, name: string) => request<T.Deployment>("GET", deployment(slug, name)),
   deploy: (slug: string, body: T.DeployRequest, idempotencyKey: string) =>
@@ -55,6 +56,11 @@ export const api = {
 
   usage: (slug: string, query: Query) => request<T.Usage>("GET", org(slug, "/usage"), { query }),
   usageEvents: (slug: string, query: Query) => request<T.Page<T.UsageEvent>>("GET", org(slug, "/usage/events"), { query }),
+  budgets: (slug: string) => request<T.Page<T.Budget>>("GET", org(slug, "/budgets"), { query: { limit: 200 } }),
+  createBudget: (slug: string, body: T.NewBudget, idempotencyKey: string) =>
+    request<T.Budget>("POST", org(slug, "/budgets"), { body, idempotencyKey }),
+  changeBudget: (slug: string, id: string, amount: string) => request<T.Budget>("PATCH", org(slug, `/budgets/${id}`), { body: { amount } }),
+  deleteBudget: (slug: string, id: string) => request<unknown>("DELETE", org(slug, `/budgets/${id}`)),
   statements: (slug: string) => request<T.Page<T.StatementSummary>>("GET", org(slug, "/statements")),
   statement: (slug: string, period: string) => request<T.Statement>("GET", org(slug, `/statements/${period}`)),
   lineEvents: (slug: string, period: string, line: string, cursor?: string) =>

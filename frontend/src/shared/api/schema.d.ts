@@ -863,6 +863,29 @@ export interface components {
             role: components["schemas"]["RoleEnum"];
             signed_in: boolean;
         };
+        /** @description Money as decimal strings in US dollars. */
+        AlternativeOut: {
+            label: string;
+            replicas_needed: number;
+            /** @description Of all replicas; null: no price is known */
+            per_hour: string | null;
+            per_interaction: string | null;
+            /**
+             * Format: double
+             * @description Milliseconds, median
+             */
+            ttft: number;
+            /**
+             * Format: double
+             * @description Tokens a second for each user
+             */
+            speed: number;
+            /**
+             * Format: double
+             * @description Of a benchmark's score, from 0 to 1
+             */
+            loss: number;
+        };
         ArtefactOut: {
             /** Format: uuid */
             readonly id: string;
@@ -1601,6 +1624,11 @@ export interface components {
             quantization: string;
             tier: string;
         };
+        RemedyOut: {
+            change: components["schemas"]["PlanMessageOut"];
+            /** @description What the change makes possible */
+            plan: components["schemas"]["AlternativeOut"];
+        };
         ReplicaOut: {
             /** Format: uuid */
             readonly id: string;
@@ -1736,26 +1764,30 @@ export interface components {
                 [key: string]: unknown;
             } | null;
             /** @description None of which another beats in everything */
-            alternatives: {
-                [key: string]: unknown;
-            }[];
+            alternatives: components["schemas"]["AlternativeOut"][];
             /** @description Nearest first, with the first reason each */
-            rejected: {
-                [key: string]: unknown;
-            }[];
+            rejected: components["schemas"]["TurnedOut"][];
             /** @description What each pin costs */
             pins: {
                 [key: string]: unknown;
             }[];
             /** @description When nothing fits: what would have to change */
-            nearest: {
-                [key: string]: unknown;
-            }[];
+            nearest: components["schemas"]["RemedyOut"][];
         };
         /** @description The base of every request body. Nested ones are strict too; the error names the path, as in `needs.context_length`. */
         SuspensionInRequest: {
             /** @description Shown to the organisation's members */
             reason: string;
+        };
+        TurnedOut: {
+            option: string;
+            reason_code: string;
+            message: string;
+            params: {
+                [key: string]: unknown;
+            };
+            /** @description Whether it would run at all: only wishes speak against it */
+            forcible: boolean;
         };
         /** @enum {string} */
         UnitEnum: "input_token" | "cached_token" | "output_token";

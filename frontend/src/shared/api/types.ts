@@ -31,6 +31,11 @@ export type CreateKey = Partial<Schemas["NewKeyInRequest"]> & { name: string };
 export type PlaygroundKey = Schemas["PlaygroundKeyOut"];
 export type ChangeProgress = Schemas["ChangeOut"];
 
+export type Budget = Whole<Schemas["BudgetOut"]>;
+export type BudgetScope = Schemas["ScopeEnum"];
+export type BudgetPeriod = Schemas["PeriodEnum"];
+export type NewBudget = Schemas["BudgetInRequest"];
+
 export type Model = Whole<Schemas["ModelOut"]>;
 export type ModelVersion = Whole<Schemas["ModelVersionOut"]>;
 
@@ -39,6 +44,9 @@ export type Pins = Schemas["PinsInRequest"];
 export type PlanRequest = Schemas["PlanInRequest"];
 export type DeployRequest = Schemas["DeployInRequest"];
 export type Plan = Whole<Schemas["ProposalOut"]>;
+export type SurveyRequest = Schemas["SurveyInRequest"];
+export type Survey = Whole<Schemas["SurveyOut"]>;
+export type Alternative = Survey["alternatives"][number];
 export type PlanChoice = NonNullable<Plan["choice"]>;
 export type PlanMessage = Schemas["PlanMessageOut"];
 export type PlanMemory = Schemas["MemoryOut"];

@@ -78,7 +78,7 @@ def read_header(path: Path) -> Header:
     """The checked header of a GGUF file. Raises Refused, naming the fault."""
     size = path.stat().st_size
     if size < 24:
-        raise Refused("not_gguf", "It is too short to be a GGUF file.")
+        raise Refused("not_gguf", "It is too short to be a GGUF file. If it should be one, download it again.")
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as view:
         return _Reader(view, size).header()
 
@@ -121,7 +121,10 @@ class _Reader:
     def take(self, count: int) -> int:
         """Moves on by `count` bytes and returns where they began."""
         if count > self.left:
-            raise Refused("gguf_truncated", "Its header ends in the middle of a value: the file is cut off or damaged.")
+            raise Refused(
+                "gguf_truncated",
+                "Its header ends in the middle of a value: the file is cut short or damaged. Download it again.",
+            )
         begin, self.at = self.at, self.at + count
         return begin
 
@@ -202,13 +205,19 @@ class _Reader:
         unpack, view, at, size = struct.Struct("<Q").unpack_from, self.view, self.at, self.size
         for _ in range(count):
             if at + 8 > size:
-                raise Refused("gguf_truncated", "Its header ends in the middle of an array.")
+                raise Refused(
+                    "gguf_truncated",
+                    "Its header ends in the middle of an array: the file is cut short or damaged. Download it again.",
+                )
             length = unpack(view, at)[0]
             if length > MAX_STRING_BYTES:
                 raise Refused("gguf_string_length", f"An array has a string of {length} bytes.", value=str(length))
             at += 8 + length
         if at > size:
-            raise Refused("gguf_truncated", "Its header ends in the middle of an array.")
+            raise Refused(
+                "gguf_truncated",
+                "Its header ends in the middle of an array: the file is cut short or damaged. Download it again.",
+            )
         self.at = at
 
     @staticmethod
@@ -269,7 +278,9 @@ class _Reader:
             end = tensor.offset + tensor.size
             expected = _up(end, header.alignment)
         if begin + end > self.size:
-            raise Refused("gguf_truncated", "Its tensors reach beyond the end of the file: it is cut off.")
+            raise Refused(
+                "gguf_truncated", "Its tensors reach beyond its end: the file is cut short. Download it again."
+            )
         if self.size > begin + expected:
             raise Refused("gguf_trailing_data", "Behind its tensors there are bytes that do not belong to the model.")
 

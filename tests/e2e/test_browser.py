@@ -72,7 +72,7 @@ def test_deploy_by_clicking_and_chat_with_it(page: Page, platform_up: Platform) 
     expect(page.get_by_role("main").get_by_role("status").first).to_contain_text("Ready", timeout=60_000)
     page.get_by_role("navigation", name="Deployment").get_by_role("link", name="Playground").click()
     page.get_by_label("Message").fill("What is a berth?")
-    page.get_by_role("button", name="Send").click()
+    page.get_by_label("Message").press("Enter")
     # Token counts are the gateway's own, which come with the end of the stream.
     expect(page.get_by_text(re.compile(r"\d+ in · [1-9]\d* out"))).to_be_visible(timeout=90_000)
     expect(page.get_by_text(re.compile("^(stop|length)"))).to_be_visible()
@@ -92,6 +92,49 @@ def test_deploy_by_clicking_and_chat_with_it(page: Page, platform_up: Platform) 
             == 200
         )
     )
+
+
+def test_needs_of_a_deployment_are_changed_by_clicking(page: Page, platform_up: Platform) -> None:
+    sign_in(page, platform_up)
+    name = platform_up.demo["model"].split("/")[1]
+    page.goto(f"/o/my-org/deployments/{name}/settings")
+    page.get_by_role("link", name="Change needs").click()
+    expect(page.get_by_role("heading", level=1)).to_have_text(f"Change needs of {name}")
+    expect(page.get_by_label("Deployment name")).to_be_disabled()
+    button = page.get_by_role("button", name="Change deployment")
+    page.get_by_label("Requests at once").fill("0")
+    expect(page.get_by_text("Correct the marked fields")).to_be_visible()
+    expect(button).to_be_disabled()
+    page.get_by_label("Requests at once").fill("2")
+    expect(page.get_by_text("Fits", exact=True)).to_be_visible()
+    button.click()
+    expect(page.get_by_role("heading", level=1)).to_have_text(f"my-org/{name}")
+    deployment = platform_up.sign_in().get(f"/api/v1/orgs/my-org/deployments/{name}").json()
+    assert (deployment["revision"]["number"], deployment["revision"]["needs"]["concurrency"]) == (2, 2)
+    platform_up.wait_for(lambda: everything_is_ready(platform_up), 90)
+
+
+def everything_is_ready(platform: Platform) -> bool:
+    items = platform.sign_in().get("/api/v1/orgs/my-org/deployments").json()["items"]
+    return all(each["state"] == "ready" for each in items)
+
+
+def test_a_budget_is_set_changed_and_deleted(page: Page, platform_up: Platform) -> None:
+    sign_in(page, platform_up)
+    page.get_by_role("navigation", name="Main").get_by_role("link", name="Budgets").click()
+    page.get_by_role("button", name="Add budget").click()
+    dialog = page.get_by_role("dialog")
+    dialog.get_by_label("Limit, USD").fill("20")
+    dialog.get_by_role("button", name="Add budget").click()
+    row = page.get_by_role("row", name=re.compile("My organisation"))
+    expect(row).to_contain_text("US$20.00")
+    row.get_by_role("button", name=re.compile("^Change the budget")).click()
+    dialog.get_by_label("Limit, USD").fill("25.5")
+    dialog.get_by_role("button", name="Change limit").click()
+    expect(row).to_contain_text("US$25.50")
+    row.get_by_role("button", name=re.compile("^Delete the budget")).click()
+    dialog.get_by_role("button", name="Delete budget").click()
+    expect(row).to_have_count(0)
 
 
 def test_a_key_is_shown_once_works_and_can_be_revoked(page: Page, platform_up: Platform) -> None:

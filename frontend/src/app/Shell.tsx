@@ -32,6 +32,7 @@ const GROUPS: readonly { title: PlainKey; items: readonly Item[] }[] = [
     title: "nav.watch",
     items: [
       { key: "nav.usage", path: "/usage", icon: "bars", action: "usage.read" },
+      { key: "nav.budgets", path: "/budgets", icon: "gauge", action: "budgets.read" },
       { key: "nav.statements", path: "/statements", icon: "paper", action: "billing.read" },
     ],
   },
@@ -69,6 +70,7 @@ export function Shell({ me, current, children }: { me: Me; current: Membership |
         </aside>
         <main className="main" id="main" tabIndex={-1}>
           {current ? <LiveBar /> : null}
+          {me.password_is_temporary ? <FirstPassword /> : null}
           {current?.org.suspended ? <Suspended reason={current.org.suspended_reason} /> : null}
           {children}
         </main>
@@ -160,6 +162,19 @@ function LiveBar() {
         <Icon name={live.state === "live" ? "check" : live.state === "paused" ? "alert" : "clock"} {...(live.state === "live" ? { tone: "ok" as const } : {})} />
         {text}
       </span>
+    </div>
+  );
+}
+
+function FirstPassword() {
+  const { t } = useI18n();
+  return (
+    <div style={{ maxWidth: 1280, margin: "0 auto 16px" }}>
+      <Notice tone="warn">
+        <p>
+          {t("app.firstPassword")} <Link href="/account">{t("app.changePassword")}</Link>
+        </p>
+      </Notice>
     </div>
   );
 }

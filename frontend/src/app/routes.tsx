@@ -22,6 +22,7 @@ const KeysPage = lazy(() => import("@/features/keys/KeysPage"));
 const UsagePage = lazy(() => import("@/features/usage/UsagePage"));
 const StatementsPage = lazy(() => import("@/features/billing/StatementsPage"));
 const StatementPage = lazy(() => import("@/features/billing/StatementPage"));
+const BudgetsPage = lazy(() => import("@/features/budgets/BudgetsPage"));
 const MembersPage = lazy(() => import("@/features/members/MembersPage"));
 
 export function Routes() {
@@ -140,6 +141,7 @@ function OrgRoutes() {
       </Route>
       <Route path="/o/:org/keys"><Requires action="keys.read_own"><KeysPage /></Requires></Route>
       <Route path="/o/:org/usage"><Requires action="usage.read"><UsagePage /></Requires></Route>
+      <Route path="/o/:org/budgets"><Requires action="budgets.read"><BudgetsPage /></Requires></Route>
       <Route path="/o/:org/statements"><Requires action="billing.read"><StatementsPage /></Requires></Route>
       <Route path="/o/:org/statements/:period"><Requires action="billing.read"><StatementPage /></Requires></Route>
       <Route path="/o/:org/members"><Requires action="members.read"><MembersPage /></Requires></Route>

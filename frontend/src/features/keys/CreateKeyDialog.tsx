@@ -11,6 +11,7 @@ import { Button } from "@/shared/ui/Button";
 import { Dialog } from "@/shared/ui/Dialog";
 import { ErrorNotice, useErrorText } from "@/shared/ui/ErrorNotice";
 import { Input, Select } from "@/shared/ui/Field";
+import { wholeNumber } from "@/features/deploy/form";
 import { useDeployments } from "@/features/deployments/DeploymentsPage";
 
 const DAYS = [7, 30, 90, 365] as const;
@@ -22,6 +23,16 @@ interface Draft {
   days: string; // "" = never
   only: boolean;
   deployments: readonly string[];
+  rpm: string; // "" = no limit, here and below
+  tpm: string;
+  concurrency: string;
+}
+
+const LIMITS = ["rpm", "tpm", "concurrency"] as const;
+const MOST = 999_999_999;
+
+function limitIsWrong(text: string): boolean {
+  return text.trim() !== "" && (wholeNumber(text) ?? 0) < 1;
 }
 
 export function CreateKeyDialog({ onClose, onCreated }: { onClose: () => void; onCreated: (key: IssuedKey) => void }) {
@@ -30,7 +41,7 @@ export function CreateKeyDialog({ onClose, onCreated }: { onClose: () => void; o
   const client = useQueryClient();
   const idempotency = useIdempotencyKey();
   const errorText = useErrorText();
-  const [draft, setDraft] = useState<Draft>({ name: "", kind: "member", days: "90", only: false, deployments: [] });
+  const [draft, setDraft] = useState<Draft>({ name: "", kind: "member", days: "90", only: false, deployments: [], rpm: "", tpm: "", concurrency: "" });
   const [checked, setChecked] = useState(false);
   const [opened] = useState(serverNow); // one instant for the form's life: the same form twice is the same request
   const body = toBody(draft, opened);
@@ -44,12 +55,13 @@ export function CreateKeyDialog({ onClose, onCreated }: { onClose: () => void; o
   });
   const noName = draft.name.trim() === "";
   const noneChosen = draft.only && draft.deployments.length === 0;
+  const wrongLimit = LIMITS.some((limit) => limitIsWrong(draft[limit]));
   const refused = create.isError ? toApiError(create.error) : null;
   const nameError = checked && noName ? t("keys.nameRequired") : refused?.field === "name" ? errorText(refused) : null;
   const submit = (event: SubmitEvent) => {
     event.preventDefault();
     setChecked(true);
-    if (!noName && !noneChosen && !create.isPending) create.mutate();
+    if (!noName && !noneChosen && !wrongLimit && !create.isPending) create.mutate();
   };
   const change = (part: Partial<Draft>) => setDraft((now) => ({ ...now, ...part }));
   return (
@@ -69,6 +81,7 @@ export function CreateKeyDialog({ onClose, onCreated }: { onClose: () => void; o
           <option value="">{t("keys.expiry.never")}</option>
         </Select>
         <DeploymentChoice draft={draft} onChange={change} error={checked && noneChosen ? t("keys.deployments.none") : null} />
+        <LimitFields draft={draft} onChange={change} checked={checked} />
         {refused && refused.field !== "name" ? <ErrorNotice error={refused} /> : null}
         <div className="dialog-actions">
           <Button onClick={onClose}>{t("common.cancel")}</Button>
@@ -76,6 +89,29 @@ export function CreateKeyDialog({ onClose, onCreated }: { onClose: () => void; o
         </div>
       </form>
     </Dialog>
+  );
+}
+
+function LimitFields({ draft, onChange, checked }: { draft: Draft; onChange: (part: Partial<Draft>) => void; checked: boolean }) {
+  const { t } = useI18n();
+  return (
+    <fieldset style={{ border: 0, padding: 0, margin: 0, minWidth: 0 }}>
+      <legend className="field-legend" style={{ padding: 0 }}>{t("keys.limits")}</legend>
+      <p className="field-help">{t("keys.limits.help")}</p>
+      <div className="field-row">
+        {LIMITS.map((limit) => (
+          <Input
+            key={limit}
+            label={t(`keys.limits.${limit}`)}
+            inputMode="numeric"
+            autoComplete="off"
+            value={draft[limit]}
+            error={checked && limitIsWrong(draft[limit]) ? t("deploy.invalidNumber", { min: 1, max: MOST }) : null}
+            onChange={(event) => onChange({ [limit]: event.target.value })}
+          />
+        ))}
+      </div>
+    </fieldset>
   );
 }
 
@@ -111,5 +147,11 @@ function toBody(draft: Draft, now: number): CreateKey {
   const body: CreateKey = { name: draft.name.trim(), kind: draft.kind };
   if (draft.days !== "") body.expires_at = new Date(now + Number(draft.days) * DAY_MS).toISOString();
   if (draft.only) body.deployment_ids = [...draft.deployments];
+  const limits: NonNullable<CreateKey["limits"]> = {};
+  for (const limit of LIMITS) {
+    const value = wholeNumber(draft[limit]);
+    if (value !== null) limits[limit] = value;
+  }
+  if (Object.keys(limits).length > 0) body.limits = limits;
   return body;
 }

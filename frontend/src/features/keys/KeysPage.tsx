@@ -13,6 +13,7 @@ import type { IconName, Tone } from "@/shared/ui/Icon";
 import { Empty, Page } from "@/shared/ui/Page";
 import { Paged } from "@/shared/ui/Paged";
 import { Badge } from "@/shared/ui/Status";
+import { Name } from "@/shared/ui/Table";
 import { CreatedKey } from "./CreatedKey";
 import { CreateKeyDialog } from "./CreateKeyDialog";
 import { RevokeDialog } from "./RevokeDialog";
@@ -77,10 +78,10 @@ function KeyTable({ query, changes, onRevoke }: { query: ReturnType<typeof useKe
       empty={<Empty text={t("keys.empty")} />}
       rowKey={(key) => key.id}
       columns={[
-        { head: t("common.name"), cell: (key) => key.name },
+        { head: t("common.name"), cell: (key) => <Name>{key.name}</Name> },
         { head: t("keys.key"), cell: (key) => <code>bth_…{key.hint}</code> },
         { head: t("keys.owner"), cell: (key) => `${key.created_by.name || key.created_by.email} · ${t(`keys.kind.${key.kind}`)}` },
-        { head: t("keys.scope"), cell: (key) => (key.deployment_ids === null ? t("keys.scope.all") : t("keys.scope.some", { n: key.deployment_ids.length })) },
+        { head: t("keys.scope"), cell: (key) => <Scope apiKey={key} /> },
         { head: t("keys.lastUsed"), cell: (key) => (key.last_used_at ? moment(key.last_used_at) : t("common.never")) },
         { head: t("keys.expires"), cell: (key) => (key.expires_at ? moment(key.expires_at) : t("common.never")) },
         { head: t("common.status"), cell: (key) => <KeyStatus apiKey={key} change={changes[key.id]} /> },
@@ -91,6 +92,21 @@ function KeyTable({ query, changes, onRevoke }: { query: ReturnType<typeof useKe
         },
       ]}
     />
+  );
+}
+
+function Scope({ apiKey: { deployment_ids: only, limits } }: { apiKey: ApiKey }) {
+  const { t } = useI18n();
+  const shown = [
+    limits.rpm === null ? null : t("keys.limits.shortRpm", { n: limits.rpm }),
+    limits.tpm === null ? null : t("keys.limits.shortTpm", { n: limits.tpm }),
+    limits.concurrency === null ? null : t("keys.limits.shortConcurrency", { n: limits.concurrency }),
+  ].filter((each) => each !== null);
+  return (
+    <>
+      <div className="nowrap">{only === null ? t("keys.scope.all") : t("keys.scope.some", { n: only.length })}</div>
+      {shown.length > 0 ? <div className="small muted">{shown.join(" · ")}</div> : null}
+    </>
   );
 }
 

@@ -111,7 +111,7 @@ function RoleSelect({ member }: { member: Member }) {
     },
   });
   return (
-    <div className="stack-s" style={{ maxWidth: 420 }}>
+    <div className="stack-s" style={{ minWidth: 160, maxWidth: 420 }}>
       <select className="input" aria-label={t("members.roleOf", { email: member.user.email })} value={change.isPending ? change.variables : member.role} onChange={(event) => change.mutate(event.target.value as Role)}>
         {ROLES.map((role) => (
           <option key={role} value={role}>{t(`role.${role}`)}</option>

@@ -146,8 +146,8 @@ function Reconciled({ usage }: { usage: Usage }) {
   const statement = statements.data?.items.find((each) => each.period === check.period);
   const amount = statement ? statementMoney(statement.total_micro, statement.currency) : "–";
   return (
-    <p className="row small">
-      <Icon name={equal ? "check" : "alert"} tone={equal ? "ok" : "warn"} />
+    <p className="small">
+      <Icon name={equal ? "check" : "alert"} tone={equal ? "ok" : "warn"} />{" "}
       <Link href={`/o/${slug}/statements/${check.period}`}>
         {equal ? t("usage.reconciled", { period: check.period, amount }) : t("usage.difference", { period: check.period, amount: exactMoney(microToDecimal(check.difference_micro), me.currency) })}
       </Link>

@@ -13,6 +13,7 @@ export const keys = {
   deploymentEvents: (org: string, name: string) => ["deployments", org, name, "events"] as const,
   revisions: (org: string, name: string) => ["deployments", org, name, "revisions"] as const,
   usage: (org: string, ...rest: unknown[]) => ["usage", org, ...rest] as const,
+  budgets: (org: string) => ["budgets", org] as const,
   statements: (org: string, ...rest: unknown[]) => ["statements", org, ...rest] as const,
 };
 

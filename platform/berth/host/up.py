@@ -64,10 +64,14 @@ class Up:
         patience = 30.0 if state.get("state") == "stopping" else 3.0
         if not self.lock.acquire(patience):
             state = self.home.read(self.home.running)
-            where = state.get("dashboard_url", "an address it has not settled on yet")
+            if not state:  # it tells of itself once PostgreSQL runs
+                raise HostError(
+                    f"Berth is being started already for BERTH_HOME={self.home.folder}. Wait for that one, or set BERTH_HOME, "
+                    "BERTH_PORT and BERTH_GATEWAY_PORT to run a second one."
+                )
             raise HostError(
-                f"Berth is running already for BERTH_HOME={self.home.folder} (process {state.get('pid', '?')}): its "
-                f"dashboard is {where}. Stop that one with Ctrl-C first, or set BERTH_HOME, BERTH_PORT and "
+                f"Berth is running already for BERTH_HOME={self.home.folder} (process {state['pid']}): its "
+                f"dashboard is {state['dashboard_url']}. Stop that one with Ctrl-C first, or set BERTH_HOME, BERTH_PORT and "
                 "BERTH_GATEWAY_PORT to run a second one."
             )
         # Engines of a killed supervisor hold the lifeline for the moment that they need to end.

@@ -24,7 +24,7 @@ import redis
 from berth.host.__main__ import explain, main
 from berth.host.child import free_port
 from berth.host.errors import HostError
-from berth.host.home import Home
+from berth.host.home import Home, Lock
 from berth.host.machine import Machine
 from berth.host.postgres import Postgres
 from berth.host.valkey import Valkey
@@ -190,6 +190,19 @@ def test_second_start_names_the_first(a_run: Run) -> None:
     assert f"http://127.0.0.1:{a_run.ports[0]}" in second.stderr
     assert "Traceback" not in second.stderr
     assert a_run.state() == "running"
+
+
+def test_a_second_start_while_the_first_has_told_nothing_yet(a_run: Run) -> None:
+    home = Home(a_run.home)
+    home.prepare()
+    lock = Lock(home.run / "supervisor.lock")
+    assert lock.acquire(1)
+    try:
+        done = a_run.run()
+    finally:
+        lock.release()
+    assert done.returncode == 1
+    assert f"Berth is being started already for BERTH_HOME={a_run.home}" in done.stderr
 
 
 def test_port_in_use_names_the_setting(a_run: Run) -> None:

@@ -103,7 +103,7 @@ def test_needs_of_a_deployment_are_changed_by_clicking(page: Page, platform_up: 
     expect(page.get_by_label("Deployment name")).to_be_disabled()
     button = page.get_by_role("button", name="Change deployment")
     page.get_by_label("Requests at once").fill("0")
-    expect(page.get_by_text("Correct the marked fields")).to_be_visible()
+    expect(page.get_by_text("Correct the marked fields").filter(visible=True)).to_be_visible()
     expect(button).to_be_disabled()
     page.get_by_label("Requests at once").fill("2")
     expect(page.get_by_text("Fits", exact=True)).to_be_visible()

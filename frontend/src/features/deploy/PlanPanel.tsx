@@ -19,7 +19,7 @@ export function PlanPanel({ plan, busy, broken, onApply }: { plan: Plan | undefi
   return (
     <Card title={t("plan.title")} actions={status} dim={(busy || broken) && plan !== undefined}>
       {plan === undefined ? (
-        <p className="muted">{t(broken ? "deploy.fixFields" : "plan.none")}</p>
+        broken ? null : <p className="muted">{t("plan.none")}</p>
       ) : plan.choice ? (
         <Choice choice={plan.choice} />
       ) : (

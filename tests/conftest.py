@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
@@ -62,13 +62,14 @@ def _empty_valkey_for_database_tests(request: pytest.FixtureRequest) -> None:
         request.getfixturevalue("valkey")
 
 
-@pytest.hookimpl(trylast=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+@pytest.hookimpl(wrapper=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> Generator[None, None, None]:
     """Under several processes a module stays in one of them, because its fixtures start servers; all end-to-end modules share
-    one platform and come first, because they take longest."""
+    one platform and come first, because they take longest. Groups are named before xdist reads them, the order is the last word."""
     for item in items:
         name = "e2e" if item.get_closest_marker("e2e") else item.nodeid.split("::", 1)[0]
         item.add_marker(pytest.mark.xdist_group(name))
+    yield
     items.sort(key=lambda item: item.get_closest_marker("e2e") is None)
 
 

@@ -50,7 +50,7 @@ test: browser ## everything on real services, a real engine and a real browser (
 	+@$(call LOCKED,$(VENV)/.stamp-dev $(CLIENT_STAMPS) $(DASHBOARD))
 	@$(if $(HAS_DASHBOARD),$(NODE_ENV); cd frontend && npm test --silent,true)
 	@chosen=; if ! command -v chromium >/dev/null 2>&1; then chosen='-m not(browser)'; fi; \
-	$(PY) -m pytest -n $(JOBS) --dist loadgroup --no-loadscope-reorder $${chosen:+"$$chosen"} $(ARGS)
+	$(PY) -m pytest -n $(JOBS) --dist loadscope --no-loadscope-reorder $${chosen:+"$$chosen"} $(ARGS)
 
 check: ## lint, types, import contracts, drift of schemas and migrations
 	+@$(call LOCKED,$(VENV)/.stamp-dev $(if $(HAS_DASHBOARD),frontend/node_modules/.stamp))

@@ -7,11 +7,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Generator, Iterator
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import redis
+from xdist.scheduler.loadscope import LoadScopeScheduling
 
 import tests.settings
 from berth.host.postgres import Postgres
@@ -62,15 +64,23 @@ def _empty_valkey_for_database_tests(request: pytest.FixtureRequest) -> None:
         request.getfixturevalue("valkey")
 
 
-@pytest.hookimpl(wrapper=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> Generator[None, None, None]:
-    """Under several processes a module stays in one of them, because its fixtures start servers; all end-to-end modules share
-    one platform and come first, because they take longest. Groups are named before xdist reads them, the order is the last word."""
-    for item in items:
-        name = "e2e" if item.get_closest_marker("e2e") else item.nodeid.split("::", 1)[0]
-        item.add_marker(pytest.mark.xdist_group(name))
-    yield
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """End-to-end tests come first: they take longest."""
     items.sort(key=lambda item: item.get_closest_marker("e2e") is None)
+
+
+class ByModule(LoadScopeScheduling):
+    """Under several processes a module stays in one of them, because its fixtures start servers; all end-to-end modules share
+    one platform."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        module = nodeid.split("::", 1)[0]
+        return "tests/e2e" if module.startswith("tests/e2e/") else module
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByModule:
+    return ByModule(config, log)
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:

@@ -91,6 +91,7 @@ class ResponsesRelay:
         self._number = 0
         self._positions: dict[str, int] = {}  # place in the output by an item's id
         self._parts: dict[str, int] = {}  # the last part of each item
+        self._opened: set[tuple[str, int | None]] = set()  # items, and parts of items, that a client knows of
         self._output: list[Any] = []
         self._status = "completed"
 
@@ -145,7 +146,30 @@ class ResponsesRelay:
             self.reader.pieces += 1
         elif kind == "response.output_item.done" and event["item"].get("type") == "function_call":
             self.reader.pieces += not self.reader.pieces
-        return self._event(kind, **self._completed(kind, event))
+        members = self._completed(kind, event)
+        return self._openers(kind, members) + self._event(kind, **members)
+
+    def _openers(self, kind: str, members: dict[str, Any]) -> bytes:
+        """The events that open an item and its part, when text comes without them: llama.cpp leaves them out when the first token
+        is only a part of a character, and clients then miss the item that the text belongs to."""
+        item = members.get("item")
+        if kind == "response.output_item.added" and item is not None:
+            self._opened.add((str(item.get("id") or ""), None))
+        if not kind.startswith(("response.content_part.", "response.output_text.")):
+            return b""
+        item_id, place = str(members.get("item_id") or ""), members["output_index"]
+        out = b""
+        if (item_id, None) not in self._opened:
+            message = {"id": item_id, "type": "message", "status": "in_progress", "role": "assistant", "content": []}
+            out += self._event("response.output_item.added", output_index=place, item=message)
+        part = members["content_index"]
+        if kind != "response.content_part.added" and (item_id, part) not in self._opened:
+            text = {"type": "output_text", "text": "", "annotations": [], "logprobs": []}
+            out += self._event(
+                "response.content_part.added", item_id=item_id, output_index=place, content_index=part, part=text
+            )
+        self._opened |= {(item_id, None), (item_id, part)}
+        return out
 
     def _completed(self, kind: str, event: dict[str, Any]) -> dict[str, Any]:
         """The event's known members, and those that some engines leave out though clients count on them."""

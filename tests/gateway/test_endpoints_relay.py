@@ -376,6 +376,30 @@ def test_a_streamed_response_is_numbered_and_whole(every: Core, points: list[int
     ]
 
 
+@pytest.mark.parametrize("missing", [(2,), (3,), (2, 3)])
+def test_what_opens_a_text_is_put_in_where_the_engine_left_it_out(every: Core, missing: tuple[int, ...]) -> None:
+    """llama.cpp does when the first token is a part of a character; SDKs then look for an item that nobody told them of."""
+    sent = response_events(["a", "b"], **response_usage(8, 2))
+    wire = ask(every, "/v1/responses", responses(stream=True))
+    every.engine.send(HEAD + chunked(*(each for number, each in enumerate(sent) if number not in missing)))
+    (answer,) = answers(wire.out)
+    events = named_events(answer.body)
+    assert [name for name, _ in events] == [
+        "response.created",
+        "response.in_progress",
+        "response.output_item.added",
+        "response.content_part.added",
+        "response.output_text.delta",
+        "response.output_text.delta",
+        "response.output_text.done",
+        "response.content_part.done",
+        "response.output_item.done",
+        "response.completed",
+    ]
+    assert [data["sequence_number"] for _, data in events] == list(range(len(events)))
+    assert events[2][1]["item"]["id"] == events[3][1]["item_id"] == events[4][1]["item_id"] == "msg_x"
+
+
 def test_a_response_in_one_piece(every: Core) -> None:
     engine = HEAD + chunked(*response_events(["a", "b"], **response_usage(8, 2)), event("[DONE]"))
     answer = answered(every, "/v1/responses", responses(), engine)

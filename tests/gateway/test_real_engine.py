@@ -79,7 +79,12 @@ def test_chat_plain(client: openai.OpenAI, valkey: redis.Redis) -> None:
 def test_chat_stream(client: openai.OpenAI, valkey: redis.Redis) -> None:
     chunks = list(
         client.chat.completions.create(
-            model="acme/model", messages=HELLO, max_tokens=8, stream=True, stream_options={"include_usage": True}
+            model="acme/model",
+            messages=HELLO,
+            max_tokens=8,
+            temperature=0,
+            stream=True,
+            stream_options={"include_usage": True},
         )
     )
     assert {chunk.model for chunk in chunks} == {"acme/model"}

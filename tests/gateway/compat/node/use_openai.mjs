@@ -40,10 +40,10 @@ await report(
       used(answer.usage.prompt_tokens, 0)
     },
     async responses() {
-      const answer = await client.responses.create({ model: MODEL, input: PROMPT, max_output_tokens: 6 })
+      const answer = await client.responses.create({ model: MODEL, input: PROMPT, max_output_tokens: 6, temperature: 0 })
       assert.ok(answer.output_text)
       used(answer.usage.input_tokens, answer.usage.output_tokens)
-      const made = client.responses.stream({ model: MODEL, input: PROMPT, max_output_tokens: 6 })
+      const made = client.responses.stream({ model: MODEL, input: PROMPT, max_output_tokens: 6, temperature: 0 })
       const final = await made.finalResponse()
       assert.ok(final.output_text)
       used(final.usage.input_tokens, final.usage.output_tokens)

@@ -75,11 +75,11 @@ def responses():
 
 
 def responses_stream():
-    events = list(client.responses.create(model=MODEL, input=PROMPT, max_output_tokens=6, stream=True))
+    events = list(client.responses.create(model=MODEL, input=PROMPT, max_output_tokens=6, temperature=0, stream=True))
     assert [e.sequence_number for e in events] == list(range(len(events)))
     assert events[0].type == "response.created" and events[-1].type == "response.incomplete"
     used(events[-1].response.usage.input_tokens, events[-1].response.usage.output_tokens)
-    with client.responses.stream(model=MODEL, input=PROMPT, max_output_tokens=6) as made:
+    with client.responses.stream(model=MODEL, input=PROMPT, max_output_tokens=6, temperature=0) as made:
         events = list(made)
     texts = "".join(e.delta for e in events if e.type == "response.output_text.delta")
     final = events[-1].response  # get_final_response() knows only answers that were not cut off

@@ -25,6 +25,7 @@ from berth.compute.provider import (
     ProviderUnavailable,
 )
 from berth.compute.providers import local
+from berth.compute.providers.folder import ReplicaFolder
 from berth.compute.providers.local import LocalProvider
 from tests.platform.compute.provider_contract import SECRET, ProviderContract, a_spec, one
 from tests.runtime.agents import call, eventually, gone, model_file
@@ -181,6 +182,8 @@ def test_another_process_with_the_same_number_is_not_ours(
     provider.start(spec, SECRET)
     agent_of(home, spec).kill()
     eventually(lambda: not one(provider, spec).alive, "it is gone")
+    # A thread in the middle of reading the model may outlast its process by a moment, and the lock with it.
+    eventually(lambda: not ReplicaFolder(home / "replicas", spec.replica).agent_lock_is_held(), "its lock is free")
     file = home / "replicas" / spec.replica / "status.json"
     told = json.loads(file.read_text())
     with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"]) as stranger:

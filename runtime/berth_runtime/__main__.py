@@ -1,4 +1,4 @@
-"""`python -m berth_runtime serve|launch SPEC.json`."""
+"""`python -m berth_runtime serve|launch SPEC.json [--status-port PORT]`."""
 
 from __future__ import annotations
 
@@ -17,6 +17,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m berth_runtime", description="Runs one replica of a model.")
     parser.add_argument("command", choices=("serve", "launch"), help="serve: in this process; launch: detached")
     parser.add_argument("spec", type=Path, help="the launch spec, a JSON file")
+    parser.add_argument(
+        "--status-port", type=_port, metavar="PORT", help="serve: tell the status over HTTP too, on the spec's host"
+    )
     given = parser.parse_args()
     os.umask(0o077)
     try:
@@ -33,7 +36,14 @@ def main() -> int:
     except BadSpec as error:
         sys.stderr.write(f"{error}\n")
         return EXIT_BAD_SPEC
-    return serve(spec, engine)
+    return serve(spec, engine, status_port=given.status_port)
+
+
+def _port(text: str) -> int:
+    number = int(text)
+    if not 1 <= number <= 65535:
+        raise ValueError(text)
+    return number
 
 
 if __name__ == "__main__":

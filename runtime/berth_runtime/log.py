@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import threading
 import time
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -73,6 +74,15 @@ class ReplicaLog:
             os.close(fd)
         if full:
             self._path.replace(self._older)
+
+
+def read_log(folder: Path) -> Iterator[Record]:
+    """The records that are still there, oldest first. A line that was cut short is passed over."""
+    for name in ("log.1.jsonl", "log.jsonl"):
+        with suppress(OSError):
+            for line in (folder / name).read_bytes().splitlines():
+                with suppress(msgspec.DecodeError):
+                    yield msgspec.json.decode(line, type=Record)
 
 
 def _last_number(path: Path) -> int:

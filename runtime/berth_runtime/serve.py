@@ -18,6 +18,7 @@ from berth_runtime.log import ReplicaLog
 from berth_runtime.spec import LaunchSpec, Phase
 from berth_runtime.specfile import BadSpec
 from berth_runtime.status import StatusBoard
+from berth_runtime.statusport import StatusPort
 from berth_runtime.supervise import Supervisor
 
 EXIT_STOPPED: Final = 0
@@ -50,10 +51,12 @@ def lock(spec: LaunchSpec) -> int | None:
     return fd
 
 
-def serve(spec: LaunchSpec, engine: Engine, on_visible: Callable[[], None] = lambda: None) -> int:
+def serve(
+    spec: LaunchSpec, engine: Engine, on_visible: Callable[[], None] = lambda: None, status_port: int | None = None
+) -> int:
     """Runs the replica to its end; the exit status. The caller holds the lock.
 
-    `on_visible` is called once the status file tells of this run.
+    `on_visible` is called once the status file tells of this run; `status_port` serves the same over HTTP.
     """
     try:
         version: str | None = engine.version()
@@ -64,6 +67,12 @@ def serve(spec: LaunchSpec, engine: Engine, on_visible: Callable[[], None] = lam
     except OSError as error:
         sys.stderr.write(f"The folder {spec.state_dir} cannot be written to: {error.strerror}.\n")
         return EXIT_FAILED
+    if status_port is not None:
+        try:
+            StatusPort(spec, status_port, board.now).start()
+        except OSError as error:
+            sys.stderr.write(f"The status port {status_port} cannot be opened: {error.strerror or error}.\n")
+            return EXIT_FAILED
     supervisor = Supervisor(spec, engine, board, ReplicaLog(Path(spec.state_dir)))
 
     def on_signal(_number: int, _frame: FrameType | None) -> None:

@@ -85,6 +85,10 @@ class StatusBoard:
     def phase(self) -> Phase:
         return self._status.phase
 
+    def now(self) -> ReplicaStatus:
+        """What the status file says or is about to say."""
+        return self._status
+
     def _beat(self, also: Callable[[], None]) -> None:
         while not self._closed.wait(BEAT_SECONDS):
             also()

@@ -68,12 +68,12 @@ def environment(**extra: str) -> dict[str, str]:
     return {"PATH": os.environ["PATH"], "PYTHONPATH": str(RUNTIME), "BERTH_LLAMA_SERVER": "bundled", **extra}
 
 
-def run(command: str, spec: LaunchSpec, **extra: str) -> subprocess.Popen[bytes]:
+def run(command: str, spec: LaunchSpec, arguments: tuple[str, ...] = (), **extra: str) -> subprocess.Popen[bytes]:
     """`python -m berth_runtime COMMAND SPEC`, as a child of the test."""
     file = Path(spec.secret_file).parent / "spec.json"
     file.write_bytes(msgspec.json.encode(spec))
     return subprocess.Popen(
-        [sys.executable, "-m", "berth_runtime", command, str(file)],
+        [sys.executable, "-m", "berth_runtime", command, str(file), *arguments],
         env=environment(**extra),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -101,9 +101,9 @@ def gone(pid: int) -> bool:
 class Agent:
     """A running `serve`, ended with everything when the test ends."""
 
-    def __init__(self, spec: LaunchSpec, **extra: str) -> None:
+    def __init__(self, spec: LaunchSpec, arguments: tuple[str, ...] = (), **extra: str) -> None:
         self.spec = spec
-        self.process = run("serve", spec, **extra)
+        self.process = run("serve", spec, arguments, **extra)
 
     def status(self) -> ReplicaStatus | None:
         return status_of(self.spec)

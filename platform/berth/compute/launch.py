@@ -17,10 +17,21 @@ STATUS_FORMAT = 1
 class ModelFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A file the engine needs, checked against size and digest before the engine starts."""
 
-    path: str
-    role: str  # "weights"
+    path: str  # where the file lies on this machine; empty: it has to be fetched from `url`
+    role: str  # "weights", "index", "config", "tokenizer", "template", "adapter", "data"
     size: int  # bytes
     sha256: str  # hex
+    name: str = ""  # what the engine should see it called; a bare name, empty for a single file whose name does not matter
+    url: str | None = None  # grant to read this one object, valid for minutes; never logged
+
+
+class Adapter(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A LoRA adapter that the engine loads beside the model."""
+
+    name: str  # what callers call it, as in "org/adapter"
+    files: tuple[ModelFile, ...]
+    rank: int  # the largest of its matrices
+    target_modules: tuple[str, ...] = ()
 
 
 class LaunchSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -51,6 +62,8 @@ class LaunchSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     pooling: str | None = None
     start_deadline_seconds: int = 600
     drain_seconds: int = 30
+    model_format: str = "gguf"  # "gguf", "safetensors", "onnx": one file or a folder of files that belong together
+    adapters: tuple[Adapter, ...] = ()
 
 
 class Phase(StrEnum):

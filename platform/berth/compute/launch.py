@@ -64,6 +64,9 @@ class LaunchSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     drain_seconds: int = 30
     model_format: str = "gguf"  # "gguf", "safetensors", "onnx": one file or a folder of files that belong together
     adapters: tuple[Adapter, ...] = ()
+    tier: str = ""  # key of the offer it was planned for; empty: the provider has only one
+    gpus: int = 0  # devices of each node that are this replica's alone
+    nodes: int = 1  # machines that run it together
 
 
 class Phase(StrEnum):

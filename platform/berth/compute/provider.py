@@ -43,6 +43,10 @@ class Offer(msgspec.Struct, frozen=True):
     free_memory_bytes: int  # of these, what nothing holds now
     memory_bandwidth: int | None = None  # bytes per second, an estimate; None: not known
     price_per_hour: Decimal | None = None  # currency units of the operator; None: not priced
+    gpu: str | None = None  # the planner's name of the device, "l4"; None: there is none
+    gpus: int = 0  # devices that one replica could have on one node if nothing else ran
+    free_gpus: int = 0  # the most that are free on one node now
+    region: str | None = None  # None: not told
 
     @property
     def free(self) -> bool:

@@ -36,6 +36,7 @@ def launch_spec(replica: Replica) -> LaunchSpec:
         memory_limit=memory_limit(revision.memory, revision.slots),
         start_deadline_seconds=START_DEADLINE_SECONDS,
         drain_seconds=DRAIN_SECONDS,
+        tier=revision.tier,
     )
 
 

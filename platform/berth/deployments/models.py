@@ -6,7 +6,7 @@ from django.db import models
 
 from berth.catalog.models import Artefact, ModelVersion
 from berth.orgs.limits import Limited
-from berth.orgs.models import User
+from berth.orgs.models import Organisation, User
 from berth.orgs.tenancy import OrgOwned
 
 
@@ -54,6 +54,19 @@ class Deployment(Limited, OrgOwned):
     lease_until = models.DateTimeField(null=True, blank=True)
     check_at = models.DateTimeField(db_index=True, auto_now_add=True)  # when the reconciler looks again
     failures = models.PositiveIntegerField(default=0)  # consecutive, for back-off
+    stable = models.ForeignKey(
+        "deployments.Revision", null=True, on_delete=models.PROTECT, related_name="+"
+    )  # the last one that was good; what a rollback goes back to
+    # How many replicas: `replicas.py` is the only door. Null: the revision's own number.
+    desired_replicas = models.PositiveIntegerField(null=True, blank=True)  # what scaling asks for now; 0: it may sleep
+    min_replicas = models.PositiveIntegerField(null=True, blank=True)
+    max_replicas = models.PositiveIntegerField(null=True, blank=True)
+    scale_fence = models.BigIntegerField(default=0)  # of the latest scaler that was heard; an older one changes nothing
+    # How requests are split while two revisions are compared; `traffic.py` reads it. {}: alike.
+    traffic = models.JSONField(default=dict, blank=True)
+    priority = models.SmallIntegerField(default=0)  # within its organisation: who gets room first, and who makes room
+    waiting_since = models.DateTimeField(null=True, blank=True)  # for room
+    last_wait_seconds = models.FloatField(null=True, blank=True)  # of the last wait for room that ended
 
     class Meta:
         constraints = [
@@ -91,6 +104,8 @@ class Revision(OrgOwned):
     replicas = models.PositiveIntegerField(default=1)
     needs = models.JSONField()
     plan = models.JSONField()  # the whole plan, with its reasons and rejected alternatives
+    gpus = models.PositiveIntegerField(default=0)  # whole devices a replica has for itself
+    reason = models.CharField(max_length=200, blank=True)  # why it was made, in its author's words
     created_by = models.ForeignKey(User, null=True, on_delete=models.PROTECT, related_name="+")
 
     class Meta:
@@ -103,6 +118,60 @@ class Revision(OrgOwned):
 
     def __str__(self) -> str:
         return f"rev {self.number}"
+
+
+class Strategy(models.TextChoices):
+    """How a new revision takes over."""
+
+    ROLLING = "rolling"  # one by one as new replicas are ready
+    CANARY = "canary"  # a rising share of the requests, held and judged at each step
+    SHADOW = "shadow"  # copies of requests only, until somebody promotes it
+
+
+class Status(models.TextChoices):
+    """Of a rollout."""
+
+    PROGRESSING = "progressing"
+    PAUSED = "paused"
+    WATCHING = "watching"  # the new revision serves alone, and is still judged
+    COMPLETED = "completed"
+    ROLLED_BACK = "rolled_back"
+    SUPERSEDED = "superseded"  # another change came before it was finished
+
+
+OPEN = (Status.PROGRESSING, Status.PAUSED, Status.WATCHING)
+
+
+class Rollout(OrgOwned):
+    """The way from one revision to another, and how it ended. The reconciler moves it on (`rollout.py` decides)."""
+
+    deployment = models.ForeignKey(Deployment, on_delete=models.PROTECT, related_name="rollouts")
+    revision = models.ForeignKey(Revision, on_delete=models.PROTECT, related_name="+")
+    base = models.ForeignKey(Revision, null=True, on_delete=models.PROTECT, related_name="+")  # null: the first one
+    strategy = models.CharField(max_length=16, choices=Strategy, default=Strategy.ROLLING)
+    status = models.CharField(max_length=16, choices=Status, default=Status.PROGRESSING)
+    steps = models.JSONField(default=list)  # percent of the requests, rising; canary only
+    step = models.PositiveIntegerField(default=0)  # index of the present one
+    step_since = models.DateTimeField(null=True, blank=True)  # since when the present one is in force
+    hold_seconds = models.PositiveIntegerField(default=300)  # of each step, and of watching
+    shadow_percent = models.PositiveIntegerField(default=0)
+    margins = models.JSONField(default=dict)  # rollout.Margins: how much worse is too much
+    automatic = models.BooleanField(default=True)  # promotes and rolls back by itself
+    paused_at_new = models.PositiveIntegerField(default=0)  # new replicas when it was paused: as many stay
+    reason = models.CharField(max_length=64, blank=True)  # stable code of how it ended or why it waits
+    message = models.CharField(max_length=400, blank=True)
+    measured = models.JSONField(default=dict)  # old and new side by side, as last judged
+    created_by = models.ForeignKey(User, null=True, on_delete=models.PROTECT, related_name="+")
+    ended_at = models.DateTimeField(null=True, blank=True)
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(fields=["deployment"], condition=models.Q(status__in=OPEN), name="rollout_one_open")
+        ]
+        indexes = [models.Index(fields=["deployment", "-id"], name="rollout_by_deployment")]
+
+    def __str__(self) -> str:
+        return f"{self.strategy} {self.status}"
 
 
 class Replica(OrgOwned):
@@ -122,6 +191,10 @@ class Replica(OrgOwned):
     ready_at = models.DateTimeField(null=True, blank=True)
     retired_at = models.DateTimeField(null=True, blank=True)  # told to gateways as leaving; asked to end shortly after
     ended_at = models.DateTimeField(null=True, blank=True)
+    devices = models.JSONField(default=list)  # ids of the GPUs that it alone uses
+    scrub = models.BooleanField(
+        default=False
+    )  # its devices were another organisation's before: to be overwritten first
 
     class Meta:
         indexes = [models.Index(fields=["deployment"], condition=models.Q(ended_at=None), name="replica_alive")]
@@ -169,6 +242,18 @@ class PlanCheck(OrgOwned):
 
     def __str__(self) -> str:
         return self.metric
+
+
+class Quota(models.Model):
+    """The most that an organisation's replicas may hold together; null: no limit. An operator sets it."""
+
+    org = models.OneToOneField(Organisation, on_delete=models.PROTECT, related_name="quota", primary_key=True)
+    replicas = models.PositiveIntegerField(null=True, blank=True)
+    gpus = models.PositiveIntegerField(null=True, blank=True)
+    memory = models.PositiveBigIntegerField(null=True, blank=True)  # bytes
+
+    def __str__(self) -> str:
+        return str(self.org_id)
 
 
 class IgnoredCorrection(models.Model):

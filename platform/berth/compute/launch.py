@@ -21,7 +21,9 @@ class ModelFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     role: str  # "weights", "index", "config", "tokenizer", "template", "adapter", "data"
     size: int  # bytes
     sha256: str  # hex
-    name: str = ""  # what the engine should see it called; a bare name, empty for a single file whose name does not matter
+    name: str = (
+        ""  # what the engine should see it called, a bare name; empty for a single file, where it does not matter
+    )
     url: str | None = None  # grant to read this one object, valid for minutes; never logged
 
 
@@ -46,7 +48,7 @@ class LaunchSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     org_id: str
     deployment_id: str
     revision: int
-    engine: str  # "llamacpp"
+    engine: str  # "llamacpp", "vllm", "tensorrt_llm", "onnxruntime", "ollama", "reference"
     files: tuple[ModelFile, ...]
     model_alias: str  # what the engine calls the model in its answers
     context_length: int  # tokens for one request
@@ -62,6 +64,22 @@ class LaunchSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     pooling: str | None = None
     start_deadline_seconds: int = 600
     drain_seconds: int = 30
+    # How the model lies on its devices. An engine that cannot do what is asked refuses it (`unsupported_option`).
+    tensor_parallel: int = 1
+    pipeline_parallel: int = 1
+    quantization: str | None = None  # in the engine's words ("fp8", "awq_marlin"); None: what the files say
+    kv_dtype: str | None = None  # "fp8", "q8_0" …; None: as the weights
+    memory_fraction: float | None = None  # of each GPU's memory; None: the engine's own
+    kv_cache_bytes: int | None = None  # for engines that are told it (vLLM on a CPU); None: the engine's own
+    max_batched_tokens: int | None = None  # of one step; None: the engine's own
+    tool_parser: str | None = None  # how the model writes tool calls, in the engine's words; None: no tools
+    reasoning_parser: str | None = None
+    prefix_cache: bool = True  # a cache in the engine's own memory, which serves one organisation
+    # Fetched files lie in a folder that agents share, by digest; the least recently used go when it is full.
+    cache_dir: str | None = None  # None: in the replica's own folder
+    cache_bytes: int | None = None  # None: all but a tenth of the disk
+    restarts: int = 0  # how often the agent starts an engine again that ended by itself after it was ready
+    liveness_seconds: int = 120  # without an answer, or at work without progress, until it counts as hung; 0: never
     model_format: str = "gguf"  # "gguf", "safetensors", "onnx": one file or a folder of files that belong together
     adapters: tuple[Adapter, ...] = ()
     tier: str = ""  # key of the offer it was planned for; empty: the provider has only one
@@ -102,6 +120,11 @@ class EngineMetrics(msgspec.Struct, frozen=True):
     queued: int | None = None
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
+    kv_usage: float | None = None  # part of the KV cache that is in use, 0 to 1
+    preemptions: int | None = None  # requests that lost their place for want of KV cache
+    ttft_seconds: float | None = None  # sum over all requests so far, seen by the engine
+    ttft_count: int | None = None  # of how many requests
+    steps: int | None = None  # rises while the engine computes, by whatever it counts
 
 
 class ReplicaStatus(msgspec.Struct, frozen=True):

@@ -9,7 +9,9 @@ import berth_runtime.spec
 from berth.compute import launch
 
 
-@pytest.mark.parametrize("name", ["ModelFile", "Adapter", "LaunchSpec", "PhaseTiming", "EngineMetrics", "ReplicaStatus"])
+@pytest.mark.parametrize(
+    "name", ["ModelFile", "Adapter", "LaunchSpec", "PhaseTiming", "EngineMetrics", "ReplicaStatus"]
+)
 def test_both_sides_have_the_same_schema(name: str) -> None:
     ours, theirs = getattr(launch, name), getattr(berth_runtime.spec, name)
     ((_, left), (_, right)) = (_described(ours), _described(theirs))

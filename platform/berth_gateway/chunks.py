@@ -219,6 +219,7 @@ class ChunkReader:
         index = choice.get("index", 0)
         if not isinstance(index, int):
             raise EngineFault
+        first = index not in self._seen
         self._seen.add(index)
         reason = choice.get("finish_reason")
         if reason == "error":
@@ -228,8 +229,12 @@ class ChunkReader:
                 raise EngineFault
             self._finished.add(index)
         delta = choice.get("delta")
-        if isinstance(delta, dict) and "role" in delta and delta.get("content", "") is None and len(delta) == 2:
-            choice = {**choice, "delta": {**delta, "content": ""}}
+        if isinstance(delta, dict):
+            if first and "role" not in delta:
+                # llama.cpp leaves it out where the first token is only a part of a character.
+                choice = {**choice, "delta": {"role": "assistant", **(delta or {"content": ""})}}
+            elif "role" in delta and delta.get("content", "") is None and len(delta) == 2:
+                choice = {**choice, "delta": {**delta, "content": ""}}
         return {key: value for key, value in choice.items() if key in _CHOICE_KEYS}
 
     def _learn(self, data: bytes, choices: list[dict[str, Any]]) -> None:

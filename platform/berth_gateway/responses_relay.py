@@ -12,6 +12,7 @@ from berth_gateway.chunks import EngineFault, Timings
 from berth_gateway.errors import Refusal
 from berth_gateway.meter import Counts
 from berth_gateway.relay import EVENT_STREAM, Relayed
+from berth_gateway.responses_order import BEGIN, Event, ResponseOrder, item_key
 from berth_gateway.sse import EventSplitter, EventTooLarge
 
 _ENDS = frozenset({"response.completed", "response.incomplete", "response.failed"})
@@ -91,7 +92,8 @@ class ResponsesRelay:
         self._number = 0
         self._positions: dict[str, int] = {}  # place in the output by an item's id
         self._parts: dict[str, int] = {}  # the last part of each item
-        self._opened: set[tuple[str, int | None]] = set()  # items, and parts of items, that a client knows of
+        self._begun = False
+        self._order = ResponseOrder()
         self._output: list[Any] = []
         self._status = "completed"
 
@@ -117,7 +119,7 @@ class ResponsesRelay:
                     relayed.fault = not self.reader.complete
                     break
                 out = self._read(data)
-                if out is not None and self._facts.prepared.stream:
+                if out and self._facts.prepared.stream:
                     relayed.out.append(out)
                 if self.reader.complete:
                     relayed.done = True
@@ -138,38 +140,26 @@ class ResponsesRelay:
         if kind in _ENDS:
             self._end(kind, event["response"])
             return None
-        if kind in ("response.created", "response.in_progress"):
-            return self._event(kind, response=self._response("in_progress", [], None))
+        if kind in BEGIN:
+            return self._written([])  # said again, it would make clients forget what they have
         if not kind.startswith(_KNOWN):
             return None
+        kind = kind.replace("reasoning_part", "content_part")  # vLLM's name for it
         if kind.endswith(".delta") and event.get("delta"):
             self.reader.pieces += 1
         elif kind == "response.output_item.done" and event["item"].get("type") == "function_call":
             self.reader.pieces += not self.reader.pieces
         members = self._completed(kind, event)
-        return self._openers(kind, members) + self._event(kind, **members)
+        return self._written(self._order.put(kind, members))
 
-    def _openers(self, kind: str, members: dict[str, Any]) -> bytes:
-        """The events that open an item and its part, when text comes without them: llama.cpp leaves them out when the first token
-        is only a part of a character, and clients then miss the item that the text belongs to."""
-        item = members.get("item")
-        if kind == "response.output_item.added" and item is not None:
-            self._opened.add((str(item.get("id") or ""), None))
-        if not kind.startswith(("response.content_part.", "response.output_text.")):
-            return b""
-        item_id, place = str(members.get("item_id") or ""), members["output_index"]
-        out = b""
-        if (item_id, None) not in self._opened:
-            message = {"id": item_id, "type": "message", "status": "in_progress", "role": "assistant", "content": []}
-            out += self._event("response.output_item.added", output_index=place, item=message)
-        part = members["content_index"]
-        if kind != "response.content_part.added" and (item_id, part) not in self._opened:
-            text = {"type": "output_text", "text": "", "annotations": [], "logprobs": []}
-            out += self._event(
-                "response.content_part.added", item_id=item_id, output_index=place, content_index=part, part=text
-            )
-        self._opened |= {(item_id, None), (item_id, part)}
-        return out
+    def _written(self, events: list[Event]) -> bytes:
+        """Those events, behind the two that begin every response."""
+        out = b"" if self._begun else b"".join(self._begin())
+        return out + b"".join(self._event(kind, **members) for kind, members in events)
+
+    def _begin(self) -> list[bytes]:
+        self._begun = True
+        return [self._event(kind, response=self._response("in_progress", [], None)) for kind in BEGIN]
 
     def _completed(self, kind: str, event: dict[str, Any]) -> dict[str, Any]:
         """The event's known members, and those that some engines leave out though clients count on them."""
@@ -177,7 +167,7 @@ class ResponsesRelay:
         item = members.get("item")
         if item is not None and item.get("type") not in _ITEM_TYPES:
             raise EngineFault
-        item_id = str(members.get("item_id") or (item or {}).get("id") or "")
+        item_id = item_key(members)
         position = self._positions.setdefault(item_id, len(self._positions))
         members.setdefault("output_index", position)
         if kind.startswith(
@@ -209,12 +199,15 @@ class ResponsesRelay:
             # llama.cpp calls an answer complete that was cut off.
             self._status = "incomplete"
             output = [*output[:-1], {**output[-1], "status": "incomplete"}] if output else output
-        self._output = output
+        self._output = [{"id": item_key({"item": item}), **item} for item in output]
 
     # Out
 
     def last_events(self, usage: Counts) -> bytes:
-        return self._event(f"response.{self._status}", response=self._response(self._status, self._output, usage))
+        rest = self._written(self._order.close(self._output))
+        return rest + self._event(
+            f"response.{self._status}", response=self._response(self._status, self._output, usage)
+        )
 
     def answer(self, usage: Counts) -> bytes | None:
         if self._facts.prepared.stream:

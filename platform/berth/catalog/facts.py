@@ -76,7 +76,7 @@ class ArtefactFacts(msgspec.Struct, frozen=True):
     chat_template_accepts: tuple[str, ...] = ()  # "user", "system", "tools" …: what the template was seen to render
 
 
-def to_json(facts: ModelFacts | ArtefactFacts) -> dict[str, Any]:
+def to_json(facts: ModelFacts | ArtefactFacts | AdapterFacts) -> dict[str, Any]:
     """For a JSON column."""
     plain: dict[str, Any] = msgspec.to_builtins(facts)
     return plain
@@ -88,3 +88,20 @@ def model_facts(stored: dict[str, Any]) -> ModelFacts:
 
 def artefact_facts(stored: dict[str, Any]) -> ArtefactFacts:
     return msgspec.convert(stored, ArtefactFacts)
+
+
+class AdapterFacts(msgspec.Struct, frozen=True):
+    """True of a LoRA adapter: a model that only works on top of another."""
+
+    format: int
+    rank: int  # the largest of its matrices
+    alpha: float
+    target_modules: tuple[str, ...]  # "q_proj" …, sorted
+    base_name: str  # what its configuration calls its base; a name for people, never fetched or opened
+    parameters: int
+    layers: int  # of the base that it touches, the highest index and one
+    engines: tuple[str, ...]  # those that can load it beside its base
+
+
+def adapter_facts(stored: dict[str, Any]) -> AdapterFacts:
+    return msgspec.convert(stored, AdapterFacts)

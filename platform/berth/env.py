@@ -44,6 +44,33 @@ SETTINGS: tuple[Setting, ...] = (
         "redis:// or rediss:// URL of a Redis or Valkey server. Empty: the embedded Valkey in BERTH_HOME.",
     ),
     Setting("BERTH_SECRETS_DIR", "", "Folder of the secret files. Empty: BERTH_HOME/secrets."),
+    Setting("BERTH_STORE_S3_BUCKET", "", "Bucket of the model store. Empty: the folder store in BERTH_HOME."),
+    Setting(
+        "BERTH_STORE_S3_ENDPOINT", "", "URL of the S3 service, such as https://s3.example.org. Empty: Amazon's own."
+    ),
+    Setting("BERTH_STORE_S3_REGION", "us-east-1", "Region of the bucket."),
+    Setting("BERTH_STORE_S3_PREFIX", "", "What all keys in the bucket begin with, such as berth/."),
+    Setting(
+        "BERTH_STORE_QUOTA_BYTES",
+        "0",
+        "Storage that an organisation may use for models, in bytes, where an operator has not said otherwise. 0: no limit.",
+    ),
+    Setting(
+        "BERTH_IMPORT_ROOTS",
+        "",
+        "Folders, separated by colons, from which an operator may import models by path. Empty: any folder that Berth may read.",
+    ),
+    Setting(
+        "BERTH_OUTBOUND_PRIVATE_HOSTS",
+        "",
+        "host:port pairs, comma-separated, of private addresses that models may be fetched from, also over plain HTTP: a mirror "
+        "of the hub or an S3 service in one's own network. Empty: public addresses over HTTPS only.",
+    ),
+    Setting(
+        "BERTH_HUB_ENDPOINT",
+        "https://huggingface.co",
+        "Where models are looked up by their id; a mirror speaks the same API.",
+    ),
     Setting("BERTH_DEMO", "1", "0: do not create my-org and do not deploy the sample model on the first start."),
     Setting("BERTH_PROVIDER", "local", "Where replicas run: local (this machine)."),
     Setting(

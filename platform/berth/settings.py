@@ -17,6 +17,16 @@ BERTH_HOME = data_folder().resolve()
 SECRETS_DIR = Path(read("BERTH_SECRETS_DIR") or BERTH_HOME / "secrets")
 BERTH_LIFELINE = BERTH_HOME / "lifeline"
 STORE_DIR = BERTH_HOME / "store"
+STORE_S3_BUCKET = read("BERTH_STORE_S3_BUCKET")
+STORE_S3_ENDPOINT = read("BERTH_STORE_S3_ENDPOINT")
+STORE_S3_REGION = read("BERTH_STORE_S3_REGION")
+STORE_S3_PREFIX = read("BERTH_STORE_S3_PREFIX")
+STORE_QUOTA_BYTES = int(read("BERTH_STORE_QUOTA_BYTES"))
+IMPORT_ROOTS = [Path(each) for each in read("BERTH_IMPORT_ROOTS").split(":") if each]
+OUTBOUND_PRIVATE_HOSTS = [
+    each.strip().lower() for each in read("BERTH_OUTBOUND_PRIVATE_HOSTS").split(",") if each.strip()
+]
+HUB_ENDPOINT = read("BERTH_HUB_ENDPOINT").rstrip("/")
 PUBLIC_URL = (read("BERTH_PUBLIC_URL") or f"http://127.0.0.1:{read('BERTH_PORT')}").rstrip("/")
 API_BASE = (read("BERTH_API_BASE") or f"http://127.0.0.1:{read('BERTH_GATEWAY_PORT')}/v1").rstrip("/")
 PROVIDER = read("BERTH_PROVIDER")

@@ -104,7 +104,7 @@ def _take_in(path: Path) -> _Intake:
         model, artefact, template = read_gguf(staged.path)
         if template is not None:
             artefact = check_template(template, artefact)
-        store().commit(staged)
+        store().put(staged)
         return _Intake(path.name, staged.sha256, staged.size, model, artefact)
 
 

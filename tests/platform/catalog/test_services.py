@@ -44,7 +44,7 @@ def test_a_lost_file_comes_back_with_the_next_import(file: Path) -> None:
     org, operator = make.org(), make.user(operator=True)
     version = import_path(org, operator, str(file), "tiny")
     kept = ArtefactFile.objects.for_org(org).get()
-    store().path(kept.sha256).unlink()
+    store().remove(kept.sha256)
     assert import_path(org, operator, str(file), "tiny") == version
     assert store().verify(kept.sha256)
 

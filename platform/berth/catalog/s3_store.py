@@ -1,0 +1,206 @@
+"""The store in a bucket of any service that speaks S3 with signatures of version 4.
+
+    <prefix>sha256/ab/abcdef…
+
+Large contents go up in parts, several at a time, each with a checksum that the service compares. An object is only ever created,
+never written over (`If-None-Match: *`).
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import os
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import boto3
+from botocore.config import Config
+from botocore.exceptions import BotoCoreError, ClientError
+
+from berth.catalog.errors import StoreFull, StoreUnavailable
+from berth.catalog.files import CHUNK, Staged
+from berth.catalog.store import GRANT_SECONDS, Content, Store, check_digest
+
+PART: Final = 64 << 20  # bytes; larger where 10,000 parts would not do
+MOST_PARTS: Final = 10_000
+AT_ONCE: Final = 4
+KEY_ID_FILE: Final = "s3_access_key_id"
+KEY_FILE: Final = "s3_secret_access_key"
+_ABSENT: Final = {"404", "NoSuchKey", "NotFound"}
+_THERE: Final = {"412", "PreconditionFailed", "409", "ConditionalRequestConflict"}
+_FULL: Final = {"QuotaExceeded", "EntityTooLarge", "InsufficientStorage", "507"}
+
+
+@dataclass(frozen=True)
+class Keys:
+    id: str
+    secret: str = field(repr=False)
+
+
+def read_keys(secrets: Path) -> Keys | None:
+    """The operator's keys from their files. None: boto3 looks where it always does (a role of the machine, say)."""
+    key_id, secret = secrets / KEY_ID_FILE, secrets / KEY_FILE
+    if key_id.is_file() and secret.is_file():
+        return Keys(key_id.read_text().strip(), secret.read_text().strip())
+    return None
+
+
+class S3Store(Store):
+    def __init__(
+        self,
+        bucket: str,
+        *,
+        incoming: Path,
+        prefix: str = "",
+        endpoint: str | None = None,
+        region: str = "us-east-1",
+        keys: Keys | None = None,
+        part: int = PART,
+    ) -> None:
+        self.bucket, self.prefix, self.incoming, self.part = bucket, prefix, incoming, part
+        self._client: Any = boto3.client(
+            "s3",
+            endpoint_url=endpoint,
+            region_name=region,
+            aws_access_key_id=keys.id if keys else None,
+            aws_secret_access_key=keys.secret if keys else None,
+            config=Config(
+                signature_version="s3v4",
+                s3={"addressing_style": "path" if endpoint else "auto"},
+                retries={"mode": "standard", "max_attempts": 5},
+                connect_timeout=10,
+                read_timeout=60,
+                max_pool_connections=16,
+            ),
+        )
+
+    def key(self, sha256: str) -> str:
+        return f"{self.prefix}sha256/{check_digest(sha256)[:2]}/{sha256}"
+
+    def local_path(self, sha256: str) -> None:
+        check_digest(sha256)
+
+    def grant(self, sha256: str, seconds: int = GRANT_SECONDS) -> str:
+        place = self._at(sha256) | {"ResponseContentDisposition": "attachment"}
+        return str(self._client.generate_presigned_url("get_object", Params=place, ExpiresIn=seconds))
+
+    def holds(self, sha256: str, size: int) -> bool:
+        with _told():
+            try:
+                return bool(self._client.head_object(**self._at(sha256))["ContentLength"] == size)
+            except ClientError as error:
+                if _code(error) in _ABSENT:
+                    return False
+                raise
+
+    def verify(self, sha256: str) -> bool:
+        told = hashlib.sha256()
+        try:
+            for chunk in self.read(sha256):
+                told.update(chunk)
+        except FileNotFoundError:
+            return False
+        return told.hexdigest() == sha256
+
+    def read(self, sha256: str, begin: int = 0, end: int | None = None) -> Iterator[bytes]:
+        place = self._at(sha256)
+        if end is not None and end <= begin:
+            return
+        if begin or end is not None:
+            place["Range"] = f"bytes={begin}-{'' if end is None else end - 1}"
+        with _told():
+            try:
+                body = self._client.get_object(**place)["Body"]
+            except ClientError as error:
+                if _code(error) in _ABSENT:
+                    raise FileNotFoundError(sha256) from None
+                if _code(error) in {"InvalidRange", "416"}:
+                    return
+                raise
+            yield from body.iter_chunks(CHUNK)
+
+    def put(self, staged: Staged) -> None:
+        if self.holds(staged.sha256, staged.size):
+            if self.verify(staged.sha256):
+                return
+            self.remove(staged.sha256)  # damaged there: what was checked here takes its place
+        with _told():
+            try:
+                if staged.size <= self.part:
+                    self._put_whole(staged)
+                else:
+                    self._put_parts(staged)
+            except ClientError as error:
+                if _code(error) not in _THERE:
+                    raise
+
+    def remove(self, sha256: str) -> None:
+        with _told():
+            self._client.delete_object(**self._at(sha256))
+
+    def contents(self) -> Iterator[Content]:
+        with _told():
+            pages = self._client.get_paginator("list_objects_v2").paginate(
+                Bucket=self.bucket, Prefix=f"{self.prefix}sha256/"
+            )
+            for page in pages:
+                for item in page.get("Contents", []):
+                    name = item["Key"].rsplit("/", 1)[-1]
+                    if len(name) == 64:
+                        yield Content(check_digest(name), item["Size"])
+
+    def _at(self, sha256: str) -> dict[str, Any]:
+        return {"Bucket": self.bucket, "Key": self.key(sha256)}
+
+    def _put_whole(self, staged: Staged) -> None:
+        self._client.put_object(
+            **self._at(staged.sha256),
+            Body=staged.path.read_bytes(),
+            ChecksumSHA256=base64.b64encode(bytes.fromhex(staged.sha256)).decode(),
+            IfNoneMatch="*",
+        )
+
+    def _put_parts(self, staged: Staged) -> None:
+        place = self._at(staged.sha256)
+        part = max(self.part, -(-staged.size // MOST_PARTS))
+        upload = self._client.create_multipart_upload(**place, ChecksumAlgorithm="SHA256")["UploadId"]
+        try:
+            with staged.path.open("rb") as file, ThreadPoolExecutor(AT_ONCE) as pool:
+
+                def send(number: int) -> dict[str, Any]:
+                    content = os.pread(file.fileno(), part, (number - 1) * part)
+                    checksum = base64.b64encode(hashlib.sha256(content).digest()).decode()
+                    answer = self._client.upload_part(
+                        **place, UploadId=upload, PartNumber=number, Body=content, ChecksumSHA256=checksum
+                    )
+                    return {"PartNumber": number, "ETag": answer["ETag"], "ChecksumSHA256": checksum}
+
+                parts = list(pool.map(send, range(1, -(-staged.size // part) + 1)))
+            self._client.complete_multipart_upload(
+                **place, UploadId=upload, MultipartUpload={"Parts": parts}, IfNoneMatch="*"
+            )
+        except BaseException:
+            self._client.abort_multipart_upload(**place, UploadId=upload)
+            raise
+
+
+@contextmanager
+def _told() -> Iterator[None]:
+    """The service's trouble in our words; its own text may name keys."""
+    try:
+        yield
+    except ClientError as error:
+        if _code(error) in _FULL:
+            raise StoreFull from None
+        raise StoreUnavailable(_code(error)) from None
+    except BotoCoreError as error:
+        raise StoreUnavailable(type(error).__name__) from None
+
+
+def _code(error: ClientError) -> str:
+    return str(error.response.get("Error", {}).get("Code", ""))

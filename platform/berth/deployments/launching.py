@@ -51,4 +51,13 @@ def _files(replica: Replica) -> QuerySet[ArtefactFile]:
 
 
 def _file(file: ArtefactFile) -> ModelFile:
-    return ModelFile(path=str(store().path(file.sha256)), role=file.role, size=file.size, sha256=file.sha256)
+    kept = store()
+    path = kept.local_path(file.sha256)
+    return ModelFile(
+        path="" if path is None else str(path),
+        role=file.role,
+        size=file.size,
+        sha256=file.sha256,
+        name=file.name,
+        url=kept.grant(file.sha256),
+    )

@@ -47,6 +47,10 @@ class Offer(msgspec.Struct, frozen=True):
     gpus: int = 0  # devices that one replica could have on one node if nothing else ran
     free_gpus: int = 0  # the most that are free on one node now
     region: str | None = None  # None: not told
+    # Where a tier is many nodes, the fields above are of one of them, and these of all together; None: there is only one.
+    all_memory_bytes: int | None = None
+    all_free_memory_bytes: int | None = None
+    grows: bool = False  # nodes are added when replicas wait for room
 
     @property
     def free(self) -> bool:

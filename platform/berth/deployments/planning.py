@@ -23,6 +23,9 @@ from berth.planner.tiers import Tier
 from berth.web.errors import ApiError
 
 
+_UNBOUNDED = 1 << 62  # bytes: more nodes come when replicas wait
+
+
 class Room(msgspec.Struct, frozen=True):
     """Bytes on a tier: `usable` by all replicas together, as planned; `free` as measured now."""
 
@@ -140,5 +143,9 @@ def room_on(offers: Sequence[Offer], revision: Revision) -> Room:
     margin = memory_limit(revision.memory, revision.slots) - revision.memory
     for offer in offers:
         if offer.key == revision.tier:
+            if offer.grows:
+                return Room(usable=_UNBOUNDED, free=_UNBOUNDED)
+            if offer.all_memory_bytes is not None and offer.all_free_memory_bytes is not None:
+                return Room(usable=offer.all_memory_bytes, free=offer.all_free_memory_bytes - margin)
             return Room(usable=tier_of(offer).usable_memory, free=offer.free_memory_bytes - margin)
     return Room(usable=0, free=0)

@@ -3,7 +3,7 @@
 Each stage fits the few numbers of one engine's section to the points that depend on them, by a coordinate search in log space. The loss is
 the mean of a Huber function of the logarithm of predicted over measured, every source and metric counting the same however many points
 it has; each number is held to its starting value by a weak prior, so what the data does not decide stays where physics, the data sheets or
-the fit of a kindred engine put it. `--leave-out` refits without each source in turn and reports the error on the source that was left out.
+the fit of a kindred engine put it. `fit_holdout.py` refits without each source, device and family of models in turn.
 """
 
 from __future__ import annotations
@@ -145,55 +145,15 @@ def _toml(value: Any) -> str:
     return f'"{value}"' if isinstance(value, str) else f"{float(value):.4g}"
 
 
-def leave_out(points: Sequence[Measurement], sections: Sections) -> None:
-    """Only the stages that a source has points in are fitted again without it; the others keep what all points gave them."""
-    known: dict[str, list[float]] = {}
-    whole = copy.deepcopy(sections)
-    for stage in STAGES:
-        whole, _ = fit(stage, points, whole)
-        known[stage.name] = [Path3.parse(text).get(whole) for text in stage.parameters]
-    for source in sorted({point.source_key for point in points if any(stage.takes(point) for stage in STAGES)}):
-        fitted = _without(source, points, copy.deepcopy(sections), known)
-        groups: dict[str, list[float]] = defaultdict(list)
-        for point in points:
-            if (
-                point.source_key == source
-                and any(stage.takes(point) for stage in STAGES)
-                and _answerable(point, fitted)
-            ):
-                groups[point.metric].append(answer(point, fitted).value / point.value - 1)
-        for metric, errors in sorted(groups.items()):
-            size, bias = statistics.median(map(abs, errors)), statistics.median(errors)
-            sys.stdout.write(f"{source:5s} {metric:34s} n={len(errors):3d} median={size:6.1%} bias={bias:+6.1%}\n")
-            sys.stdout.flush()
-
-
-def _without(source: str, points: Sequence[Measurement], sections: Sections, known: dict[str, list[float]]) -> Sections:
-    rest = [point for point in points if point.source_key != source]
-    for stage in STAGES:
-        if any(stage.takes(point) for point in points if point.source_key == source):
-            sections, _ = fit(stage, rest, sections)
-            continue
-        for text, value in zip(stage.parameters, known[stage.name], strict=True):
-            path = Path3.parse(text)
-            path.inherit(sections)
-            path.set(sections, value)
-    return sections
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("truth", type=Path)
     parser.add_argument("--write", action="store_true", help="replace the package's coefficients")
     parser.add_argument("--stage", action="append", default=[])
-    parser.add_argument("--leave-out", action="store_true")
     given = parser.parse_args()
     with given.truth.open(newline="", encoding="utf-8") as lines:
         points = read_measurements(lines)
     sections = tomllib.loads(START.read_text(encoding="utf-8"))
-    if given.leave_out:
-        leave_out(points, sections)
-        return
     sections = fit_all(points, sections, given.stage)
     if given.write:
         COEFFICIENTS.write_text(render(sections), encoding="utf-8")

@@ -11,6 +11,7 @@ import msgspec
 from berth.catalog.facts import ModelFacts
 from berth.planner.demand import QUALITY, Demand
 from berth.planner.hardware import gpu_by_name
+from berth.planner.learning import Factor, Key
 from berth.planner.market import Station, stations
 from berth.planner.needs import BadNeeds, Needs, Quality
 from berth.planner.report import as_plain
@@ -73,10 +74,22 @@ def what_it_takes(
     formats: Iterable[str] = (),
     here: Sequence[Station] = (),
     losses: Mapping[str, float] | None = None,
+    factors: Mapping[Key, Factor] | None = None,
+    licence: str = "",
     rejected: int = 50,
 ) -> dict[str, Any]:
     """`formats`: what the model is there in ("Q4_K_M", "BF16"). `here`: stations of this installation beside those of the market.
-    `losses`: measured of this model by format, from 0 to 1. `rejected`: how many of the options that were turned down are told,
+    `losses`: measured of this model by format, from 0 to 1. `factors`: what measured deployments teach of the tiers here. `licence`: of
+    the model, empty where it is not known. `rejected`: how many of the options that were turned down are told,
     nearest first."""
-    found: Survey = survey(model, demand, fixed=fixed, market=(*here, *stations()), existing=formats, losses=losses)
+    found: Survey = survey(
+        model,
+        demand,
+        fixed=fixed,
+        market=(*here, *stations()),
+        existing=formats,
+        losses=losses,
+        factors=factors,
+        licence=licence,
+    )
     return as_plain(found, turned=rejected) | {"considered": len(found.turned) + (found.chosen is not None)}

@@ -34,6 +34,7 @@ class Capability(msgspec.Struct, frozen=True):
     amd_schemes: tuple[str, ...] = ()
     existing_only: tuple[str, ...] = ()  # formats that are loaded but not made here
     layer_split: bool = False
+    attention_parallel: bool = False  # attention on whole requests, experts spread over the devices
     cpu: bool = False
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from decimal import Decimal
+from functools import lru_cache
 from typing import Annotated, Final
 
 import msgspec
@@ -46,8 +48,11 @@ class Demand(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     tiers: tuple[str, ...] = ()
     regions: tuple[str, ...] = ()
     features: tuple[str, ...] = ()  # lora, tools, json_schema, vision …
+    licences: tuple[str, ...] = ()  # of the model, as SPDX names them; none named: all
     most_replicas: Annotated[int, msgspec.Meta(ge=1, le=256)] = 64
-    spare_replicas: Annotated[int, msgspec.Meta(ge=0)] = 0  # that may fail while the needs are still met
+    spare_replicas: Annotated[int, msgspec.Meta(ge=0, le=256)] = 0  # that may fail while the needs are still met
+    # Share of the time in which the needs are to be met, when each replica is there UP of the time, on its own.
+    availability: Annotated[float, msgspec.Meta(gt=0, le=0.999999)] | None = None
 
     def context(self, longest: int) -> int:
         """Tokens that one request may have: as asked, else the 95th percentiles of prompt and reply as far as the
@@ -60,8 +65,38 @@ class Demand(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return max(usual, min(prompt + reply, longest))
 
     @property
+    def clients(self) -> float | None:
+        """People or streams, each of which waits for its answer. None: requests come whatever is answered."""
+        if self.streams is not None:
+            return float(self.streams)
+        return None if self.requests_per_second is not None else float(self.users or 1)
+
+    @property
+    def amount(self) -> float:
+        """How much there is to do: people, open streams, or requests a second."""
+        clients = self.clients
+        return clients if clients is not None else float(self.requests_per_second or 1.0)
+
+    def spare(self, needed: int) -> int:
+        """Replicas beside the `needed` ones."""
+        more = self.spare_replicas
+        if self.availability is not None:
+            while _present(needed, needed + more) < self.availability:
+                more += 1
+        return more
+
+    @property
     def loss(self) -> float:
         return self.most_loss if self.most_loss is not None else QUALITY.get(self.quality, QUALITY["balanced"])
+
+
+UP: Final = 0.99  # share of the time in which a replica is there: restarts, updates and lost machines take the rest
+
+
+@lru_cache(maxsize=4096)
+def _present(needed: int, there: int) -> float:
+    """How likely at least `needed` of `there` replicas are up."""
+    return sum(math.comb(there, away) * (1.0 - UP) ** away * UP ** (there - away) for away in range(there - needed + 1))
 
 
 class Flow(msgspec.Struct, frozen=True):

@@ -9,6 +9,7 @@ from berth.catalog.facts import ModelFacts
 from berth.planner.capabilities import ENGINES, EngineCapabilities
 from berth.planner.explain import Reason, number, reason, size
 from berth.planner.foresight import first_of, speed_of
+from berth.planner.licences import allowed
 from berth.planner.memory import memory_need
 from berth.planner.needs import DEFAULT_CONTEXT, LEAST_BITS, Needs, Pins
 from berth.planner.shapes import Candidate, Fit, Question
@@ -32,7 +33,7 @@ def judge(question: Question, candidate: Candidate) -> Fit | Reason:
     """The settings under which a candidate fits, or the first reason against it."""
     against = (
         _pinned_away(question.pins, candidate)
-        or _not_allowed(question.needs, question.licence)
+        or allowed(question.licence, question.needs.licences)
         or _impossible(question, candidate)
     )
     if against:
@@ -63,22 +64,6 @@ def _pinned_away(pins: Pins, candidate: Candidate) -> Reason | None:
         if wanted is not None and wanted != offered:
             return reason("pinned", f"Another {name.removesuffix('_id')} is pinned ({wanted}).", pin=name, value=wanted)
     return None
-
-
-def _not_allowed(needs: Needs, licence: str) -> Reason | None:
-    if needs.allows(licence):
-        return None
-    allowed = ", ".join(needs.licences)
-    if not licence:
-        return reason(
-            "licence_unknown", f"The model's licence is not known here; allowed are {allowed}.", allowed=allowed
-        )
-    return reason(
-        "licence_not_allowed",
-        f"The model's licence is {licence}; allowed are {allowed}.",
-        licence=licence,
-        allowed=allowed,
-    )
 
 
 def _impossible(question: Question, candidate: Candidate) -> Reason | None:

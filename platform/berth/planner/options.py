@@ -16,6 +16,8 @@ from berth.planner.placement import Placement
 from berth.planner.quantization import Scheme, scheme
 from berth.planner.weights import weights
 
+Order = tuple[str, int, str, str, int, bool]
+
 
 class Option(msgspec.Struct, frozen=True):
     engine: str
@@ -24,6 +26,9 @@ class Option(msgspec.Struct, frozen=True):
     devices: int  # of one replica
     kv_bits: int = 16
     made: bool = True  # by a conversion or quantization; else the files are there
+    spread: bool = (
+        False  # attention is whole on each device, which has a share of the requests; experts are spread over all
+    )
 
     @property
     def least(self) -> Decimal | None:
@@ -31,13 +36,14 @@ class Option(msgspec.Struct, frozen=True):
         return None if self.station.price is None else self.station.price * self.devices
 
     @property
-    def order(self) -> tuple[str, int, str, str, int]:
-        return (self.station.key, self.devices, self.engine, self.scheme, self.kv_bits)
+    def order(self) -> Order:
+        return (self.station.key, self.devices, self.engine, self.scheme, self.kv_bits, self.spread)
 
     @property
     def label(self) -> str:
         cache = ", 8-bit cache" if self.kv_bits == 8 else ""
-        return f"{self.scheme} on {self.engine}, {self.devices} x {self.station.key}{cache}"
+        spread = ", data-parallel attention" if self.spread else ""
+        return f"{self.scheme} on {self.engine}, {self.devices} x {self.station.key}{cache}{spread}"
 
 
 @lru_cache(maxsize=64)
@@ -81,7 +87,7 @@ def place(option: Option, model: ModelFacts) -> Placement | Reason:
         )
     shards = stages = split = 1
     if devices > 1:
-        found = _parallel(capability, model, devices)
+        found = (devices, 1, 1) if option.spread else _parallel(capability, model, devices)
         if isinstance(found, Reason):
             return found
         shards, stages, split = found
@@ -89,6 +95,7 @@ def place(option: Option, model: ModelFacts) -> Placement | Reason:
     return Placement(
         model=model, scheme=chosen, held=weights(model, chosen), engine=option.engine, coefficients=coefficients(option.engine), gpu=gpu,
         tensor_parallel=shards, pipeline_parallel=stages, kv_bits=option.kv_bits, split_layers=split,
+        attention_replicas=devices if option.spread else 1,
     )  # fmt: skip
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from decimal import Decimal
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -12,8 +12,9 @@ from berth.catalog.facts import ModelFacts
 from berth.planner.assess import Assessed
 from berth.planner.demand import QUALITY, Demand
 from berth.planner.explain import Reason, number, reason
-from berth.planner.market import Station
-from berth.planner.survey import Fixed, Survey, survey
+from berth.planner.survey import Survey, survey_on
+
+MOST_REPLICAS: Final = 256
 
 
 class Remedy(msgspec.Struct, frozen=True):
@@ -23,27 +24,27 @@ class Remedy(msgspec.Struct, frozen=True):
     plan: Assessed
 
 
-def remedies(
-    model: ModelFacts, demand: Demand, fixed: Fixed, market: Sequence[Station] | None = None
-) -> tuple[Remedy, ...]:
-    """Single changes, each of which was tried; cheapest first. Empty: no single one helps."""
-    found = []
-    for change, other in _changes(model, demand):
-        planned = survey(model, other, fixed=fixed, market=market).chosen
+def remedies(found: Survey) -> tuple[Remedy, ...]:
+    """Of a survey in which nothing fits: single changes, each of which was tried; cheapest first. Empty: no single one helps."""
+    helps = []
+    for change, other in _changes(found.model, found.demand):
+        planned = survey_on(found.basis, found.model, other, found.fixed).chosen
         if planned is not None:
-            found.append(Remedy(change(planned), planned))
-    for name in fixed.names:
-        planned = survey(model, demand, fixed=msgspec.structs.replace(fixed, **{name: None}), market=market).chosen
+            helps.append(Remedy(change(planned), planned))
+    for name in found.fixed.names:
+        planned = _freed(found, name)
         if planned is not None:
-            found.append(
-                Remedy(
-                    reason("unpin", f"Do not pin the {name.replace('_', ' ')}: {planned.option.label}.", field=name),
-                    planned,
-                )
-            )
+            text = f"Do not pin the {name.replace('_', ' ')}: {planned.option.label}."
+            helps.append(Remedy(reason("unpin", text, field=name, label=planned.option.label), planned))
     return tuple(
-        sorted(found, key=lambda each: (each.plan.per_hour is None, each.plan.per_hour or Decimal(0), each.change.code))
+        sorted(helps, key=lambda each: (each.plan.per_hour is None, each.plan.per_hour or Decimal(0), each.change.code))
     )
+
+
+def _freed(found: Survey, name: str) -> Assessed | None:
+    """The plan without one of the pins."""
+    fixed = msgspec.structs.replace(found.fixed, **{name: None})
+    return survey_on(found.basis, found.model, found.demand, fixed).chosen
 
 
 Change = tuple[Callable[[Assessed], Reason], Demand]
@@ -65,15 +66,23 @@ def _changes(model: ModelFacts, demand: Demand) -> Iterator[Change]:
         yield _price, without(most_per_hour=None, most_per_interaction=None)
     if demand.loss < QUALITY["economy"]:
         yield _quality, without(quality="economy", most_loss=None)
+    yield from _contexts(model, demand)
+    if demand.engines or demand.tiers or demand.regions:
+        yield _anywhere, without(engines=(), tiers=(), regions=())
+    if demand.licences:
+        yield _licence, without(licences=())
+    if demand.most_replicas < MOST_REPLICAS:
+        yield _replicas, without(most_replicas=MOST_REPLICAS)
+
+
+def _contexts(model: ModelFacts, demand: Demand) -> Iterator[Change]:
     asked, usual = demand.context(model.context_length), demand.prompt_tokens + demand.reply_tokens
     for share in (2, 4, 8):
         shorter = max(256, min(asked, model.context_length) // share)
         if usual <= shorter < asked:
-            yield _context(shorter), without(context_length=shorter)
+            yield _context(shorter), msgspec.structs.replace(demand, context_length=shorter)
     if asked > model.context_length >= usual:
-        yield _context(model.context_length), without(context_length=model.context_length)
-    if demand.engines or demand.tiers:
-        yield _anywhere, without(engines=(), tiers=())
+        yield _context(model.context_length), msgspec.structs.replace(demand, context_length=model.context_length)
 
 
 def _first(plan: Assessed) -> Reason:
@@ -114,9 +123,17 @@ def _anywhere(plan: Assessed) -> Reason:
     return _accept("more_tiers", "Allow other tiers and engines", plan, "tiers", plan.option.station.key)
 
 
+def _licence(plan: Assessed) -> Reason:
+    return _accept("any_licence", "Allow the model's licence", plan, "licences", [])
+
+
+def _replicas(plan: Assessed) -> Reason:
+    return _accept("more_replicas", f"Allow {plan.replicas} replicas", plan, "most_replicas", plan.replicas)
+
+
 def _accept(code: str, text: str, plan: Assessed, field: str, value: Any) -> Reason:
     """A sentence that ends with what would then run."""
-    return reason(code, f"{text}: {plan.option.label}.", field=field, value=value)
+    return reason(code, f"{text}: {plan.option.label}.", field=field, value=value, label=plan.option.label)
 
 
 class PinCost(msgspec.Struct, frozen=True):
@@ -125,14 +142,11 @@ class PinCost(msgspec.Struct, frozen=True):
     per_hour: Decimal | None  # more than the plan without this pin; None: not both have a price
 
 
-def pin_costs(
-    model: ModelFacts, demand: Demand, found: Survey, market: Sequence[Station] | None = None
-) -> tuple[PinCost, ...]:
+def pin_costs(found: Survey) -> tuple[PinCost, ...]:
     """What each pin adds to the price of the plan."""
     costs = []
     for name in found.fixed.names:
-        freed = survey(model, demand, fixed=msgspec.structs.replace(found.fixed, **{name: None}), market=market).chosen
-        more = None
+        freed, more = _freed(found, name), None
         if freed and found.chosen and freed.per_hour is not None and found.chosen.per_hour is not None:
             more = found.chosen.per_hour - freed.per_hour
         costs.append(PinCost(name, str(getattr(found.fixed, name)), more))

@@ -8,9 +8,12 @@ from typing import Any, Final
 
 import msgspec
 
-from berth.planner.assess import BUSIEST, Assessed, most_running
+from berth.planner.assess import Assessed, most_running
 from berth.planner.demand import Demand, in_words
 from berth.planner.explain import number, size
+from berth.planner.learning import Factor
+from berth.planner.operating import BUSIEST
+from berth.planner.options import Order
 from berth.planner.queueing import BURST, STEADY, Server, simulate
 from berth.planner.remedies import pin_costs, remedies
 from berth.planner.serving import Load
@@ -31,13 +34,12 @@ def as_plain(found: Survey, *, turned: int | None = None) -> dict[str, Any]:
         "alternatives": [_brief(one) for one in found.pareto[:ALTERNATIVES]],
         "rejected": [_turned(each) for each in nearest(found.turned)[:turned]],
         "pins": [
-            {"pin": cost.pin, "value": cost.value, "more_per_hour": _money(cost.per_hour)}
-            for cost in pin_costs(found.model, found.demand, found)
+            {"pin": cost.pin, "value": cost.value, "more_per_hour": _money(cost.per_hour)} for cost in pin_costs(found)
         ],
         "nearest": [],
     }
     if chosen is None:
-        helps = remedies(found.model, found.demand, found.fixed)[:NEAREST]
+        helps = remedies(found)[:NEAREST]
         plain["nearest"] = [{"change": msgspec.to_builtins(one.change), "plan": _brief(one.plan)} for one in helps]
     return plain
 
@@ -47,7 +49,7 @@ def choice(one: Assessed, demand: Demand) -> dict[str, Any]:
     most = most_running(one, demand)
     calm, storm = _waits(one, demand)
     reply = one.speed.reply(demand.reply_tokens)
-    spared = one.replicas - demand.spare_replicas
+    spared = one.replicas - one.spare
     return _brief(one) | {
         "engine": one.option.engine,
         "weights": one.option.scheme,
@@ -56,6 +58,7 @@ def choice(one: Assessed, demand: Demand) -> dict[str, Any]:
         "devices_per_replica": one.option.devices,
         "tensor_parallel": one.place.tensor_parallel,
         "pipeline_parallel": one.place.pipeline_parallel,
+        "attention_replicas": one.place.attention_replicas,
         "cache_bits": one.place.kv_bits,
         "context_length": demand.context(one.place.model.context_length),
         "max_sequences": one.slots,
@@ -68,7 +71,8 @@ def choice(one: Assessed, demand: Demand) -> dict[str, Any]:
             "reply_seconds": _range(reply, one.speed_margin),
             "throughput_tokens_per_second": round(one.flow.rate * demand.reply_tokens, 1),
             "utilisation": round(one.flow.in_flight / (most * spared), 3),
-            "basis": "modelled",
+            "basis": "corrected" if one.learnt else "modelled",
+            "learnt": [_learnt(each) for each in one.learnt],
         },
         "load": msgspec.to_builtins(in_words(demand, one.flow, reply)),
         "replicas": replica_bounds(one, demand, most),
@@ -77,12 +81,17 @@ def choice(one: Assessed, demand: Demand) -> dict[str, Any]:
     }
 
 
+def _learnt(factor: Factor) -> dict[str, Any]:
+    """By how much measured deployments move a predicted time; whose they are is not known here."""
+    return {"factor": round(factor.value, 3), "deployments": factor.deployments, "count": factor.count}
+
+
 def replica_bounds(one: Assessed, demand: Demand, most: int) -> dict[str, int]:
     """Fewest: what a tenth of the load needs. Most: one and a half times the load, as far as allowed. `target`: requests in flight that a
     replica is scaled to."""
     target = max(1, int(most * BUSIEST))
-    fewest = max(1 + demand.spare_replicas, math.ceil(0.1 * one.flow.in_flight / target))
-    ceiling = math.ceil(1.5 * one.flow.in_flight / target) + demand.spare_replicas
+    fewest = max(1 + one.spare, math.ceil(0.1 * one.flow.in_flight / target))
+    ceiling = math.ceil(1.5 * one.flow.in_flight / target) + one.spare
     return {
         "expected": one.replicas,
         "fewest": min(fewest, one.replicas),
@@ -134,6 +143,9 @@ _FAR = (
     "pinned",
     "engine_not_allowed",
     "tier_not_allowed",
+    "licence_not_allowed",
+    "licence_unknown",
+    "elsewhere",
     "far_dearer",
     "price_unknown",
     "format_unsupported",
@@ -144,7 +156,7 @@ _FAR = (
 def nearest(turned: tuple[Turned, ...]) -> list[Turned]:
     """What came closest first: what fits but is dearer, then what misses a wish, then what cannot be."""
 
-    def distance(each: Turned) -> tuple[int, Decimal, tuple[str, int, str, str, int]]:
+    def distance(each: Turned) -> tuple[int, Decimal, Order]:
         code = each.why.code
         rank = (
             0 if code in ("dearer", "lower_quality", "no_better") else 3 if code in _FAR else 1 if each.forcible else 2

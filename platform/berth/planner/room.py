@@ -60,7 +60,8 @@ def _paged(place: Placement, demand: Demand, most: int) -> tuple[Memory, int, fl
         )  # fmt: skip
     load = Load(float(demand.prompt_tokens), float(demand.reply_tokens), 1.0)
     held = tokens / max(1.0, held_tokens(place, load))
-    return Memory(found.weights, pool, found.total - found.weights, usable), limits.sequences, held
+    slots = limits.sequences * place.attention_replicas
+    return Memory(found.weights, pool, found.total - found.weights, usable), slots, held
 
 
 def _slotted(place: Placement, demand: Demand, most: int) -> tuple[Memory, int, float] | Reason:
@@ -69,8 +70,15 @@ def _slotted(place: Placement, demand: Demand, most: int) -> tuple[Memory, int, 
     context = demand.context(place.model.context_length)
     base = resident(place, batch=0, prompt=0, length=context) * MARGIN
     one = resident(place, batch=1, prompt=0, length=context) * MARGIN - base
+    if base > usable:
+        return _too_big(place, int(base / place.devices), place.gpu.usable)
     if base + one > usable:
-        return _too_big(place, int((base + one) / place.devices), place.gpu.usable)
+        left = int(usable - base)
+        return reason(
+            "context_too_long_for_memory",
+            f"{size(left)} are left for the cache; one request of {context:,} tokens takes {size(int(one))}.",
+            left=left, needed=int(one), asked=context,
+        )  # fmt: skip
     slots = most if one <= 0 else min(most, int((usable - base) / one))
     held = place.held.total - place.held.table
     n = place.devices

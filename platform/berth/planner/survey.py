@@ -12,10 +12,13 @@ import msgspec
 
 from berth.catalog.facts import ModelFacts
 from berth.planner.assess import Assessed, assess
+from berth.planner.capability import capabilities
 from berth.planner.demand import Demand
 from berth.planner.explain import Reason, reason
+from berth.planner.learning import Factor, Key
+from berth.planner.licences import allowed
 from berth.planner.market import Station, stations
-from berth.planner.options import Option, options, place
+from berth.planner.options import Option, Order, options, place
 
 NATIVE_SCHEMES = {"mxfp4": "MXFP4", "fp8": "FP8", "gptq": "GPTQ-Int4", "awq": "AWQ-INT4", "nvfp4": "NVFP4"}
 FAR_DEARER = 2  # times the price of the cheapest plan: beyond it nothing is weighed in detail
@@ -23,8 +26,31 @@ NEVER_FORCED = frozenset(
     {
         "memory_short", "context_too_long", "context_too_long_for_memory", "capability_too_low", "engine_hardware", "format_unsupported",
         "moe_unsupported", "attention_unsupported", "cache_unsupported", "heads_not_divisible", "one_device", "feature_missing",
+        "memory_unknown", "licence_not_allowed", "licence_unknown",
     }
 )  # fmt: skip
+ELSEWISE = frozenset(  # where an 8-bit cache, or attention that is not split, could help
+    {
+        "context_too_long_for_memory", "cache_short", "too_slow", "first_token_late", "reply_late", "saturated",
+        "too_many_at_once", "price_too_high", "interaction_too_dear",
+    }
+)  # fmt: skip
+
+
+class Basis(msgspec.Struct, frozen=True):
+    """What a survey stands on beside the demand. `market`: the tiers to plan on; None: those of data/tiers.toml. `existing`: the weight
+    formats that the model is there in. `losses`: what was measured of this very model by format, from 0 to 1, instead of what others lost.
+    `factors`: what measured deployments teach. `licence`: of the model; empty: not known."""
+
+    market: tuple[Station, ...] | None = None
+    existing: tuple[str, ...] = ()
+    losses: Mapping[str, float] = {}
+    factors: Mapping[Key, Factor] = {}
+    licence: str = ""
+
+    @property
+    def stations(self) -> tuple[Station, ...]:
+        return stations() if self.market is None else self.market
 
 
 class Fixed(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -60,6 +86,7 @@ class Survey(msgspec.Struct, frozen=True):
     fits: tuple[Assessed, ...]  # all that meet the demand, best first
     turned: tuple[Turned, ...]
     fixed: Fixed = Fixed()
+    basis: Basis = Basis()
 
     @property
     def pareto(self) -> tuple[Assessed, ...]:
@@ -79,19 +106,27 @@ def survey(
     market: Sequence[Station] | None = None,
     existing: Iterable[str] = (),
     losses: Mapping[str, float] | None = None,
+    factors: Mapping[Key, Factor] | None = None,
+    licence: str = "",
 ) -> Survey:
-    """`market`: the tiers to plan on; none given: those of data/tiers.toml. `existing`: the weight formats that the model is there
-    in. `losses`: what was measured of this very model by format, instead of what others lost."""
-    asked = fixed or Fixed()
-    everywhere = stations() if market is None else tuple(market)
+    """See `Basis` for what the names mean."""
+    basis = Basis(None if market is None else tuple(market), tuple(existing), losses or {}, factors or {}, licence)
+    return survey_on(basis, model, demand, fixed or Fixed())
+
+
+def survey_on(basis: Basis, model: ModelFacts, demand: Demand, asked: Fixed) -> Survey:
     fits: list[Assessed] = []
     turned: list[Turned] = []
     cheapest: Decimal | None = None
-    for option in options(everywhere, _formats(model, existing)):
+    licensed = allowed(basis.licence, demand.licences)
+    for option in options(basis.stations, _formats(model, basis.existing)):
+        if licensed is not None:
+            turned.append(Turned(option, licensed))
+            continue
         if cheapest is not None and (option.least is None or option.least > FAR_DEARER * cheapest):
             turned.append(Turned(option, _far_dearer(option, cheapest)))
             continue
-        for tried, found in _tries(option, model, demand, asked, losses or {}):
+        for tried, found in _tries(option, model, demand, asked, basis, cheapest):
             if isinstance(found, Assessed):
                 fits.append(found)
                 if found.per_hour is not None:
@@ -100,10 +135,10 @@ def survey(
                 turned.append(Turned(tried, found))
     fits.sort(key=preference)
     if not fits:
-        return Survey(demand, model, None, (), tuple(turned), asked)
+        return Survey(demand, model, None, (), tuple(turned), asked, basis)
     best = fits[0]
     turned += [Turned(other.option, _why_not(other, best)) for other in fits[1:]]
-    return Survey(demand, model, best, tuple(fits), tuple(turned), asked)
+    return Survey(demand, model, best, tuple(fits), tuple(turned), asked, basis)
 
 
 def _formats(model: ModelFacts, existing: Iterable[str]) -> frozenset[str]:
@@ -124,31 +159,41 @@ def _far_dearer(option: Option, cheapest: Decimal) -> Reason:
 
 
 def _tries(
-    option: Option, model: ModelFacts, demand: Demand, fixed: Fixed, losses: Mapping[str, float]
+    option: Option, model: ModelFacts, demand: Demand, fixed: Fixed, basis: Basis, cheapest: Decimal | None
 ) -> Iterator[tuple[Option, Assessed | Reason]]:
-    """With a 16-bit cache, and with an 8-bit one where the cache was what was short."""
+    """As it is usual; and where that fails or takes more than one replica, also with an 8-bit cache and with attention that is whole on
+    each device. What one replica does, nothing of the same price does with fewer."""
     against = _left_out(option, demand, fixed)
     if against is not None:
         yield option, against
         return
-    wanted = fixed.kv_bits or 16
-    first = msgspec.structs.replace(option, kv_bits=wanted) if wanted != 16 else option
-    found = _try(first, model, demand, losses)
+    first = msgspec.structs.replace(option, kv_bits=fixed.kv_bits) if fixed.kv_bits not in (None, 16) else option
+    found = _try(first, model, demand, basis)
     yield first, found
-    if (
-        fixed.kv_bits is None
-        and isinstance(found, Reason)
-        and found.code in ("context_too_long_for_memory", "memory_short")
-    ):
-        smaller = msgspec.structs.replace(option, kv_bits=8)
-        again = _try(smaller, model, demand, losses)
+    if found.code not in ELSEWISE if isinstance(found, Reason) else found.replicas == 1 + found.spare:
+        return
+    if cheapest is not None and (option.least is None or option.least > cheapest):
+        return  # even one replica would be dearer than what is found already
+    for other in _variants(first, model, fixed):
+        again = _try(other, model, demand, basis)
         if isinstance(again, Assessed):
-            yield smaller, again
+            yield other, again
 
 
-def _try(option: Option, model: ModelFacts, demand: Demand, losses: Mapping[str, float]) -> Assessed | Reason:
+def _variants(option: Option, model: ModelFacts, fixed: Fixed) -> Iterator[Option]:
+    bits = (option.kv_bits,) if fixed.kv_bits is not None or option.kv_bits == 8 else (option.kv_bits, 8)
+    spreads = option.devices > 1 and model.experts and not model.experts % option.devices
+    for spread in (False, True) if spreads and capabilities()[option.engine].attention_parallel else (False,):
+        for each in bits:
+            if spread or each != option.kv_bits:
+                yield msgspec.structs.replace(option, kv_bits=each, spread=spread)
+
+
+def _try(option: Option, model: ModelFacts, demand: Demand, basis: Basis) -> Assessed | Reason:
     placed = place(option, model)
-    return placed if isinstance(placed, Reason) else assess(option, placed, demand, losses.get(option.scheme))
+    if isinstance(placed, Reason):
+        return placed
+    return assess(option, placed, demand, basis.losses.get(option.scheme), basis.factors)
 
 
 def _left_out(option: Option, demand: Demand, fixed: Fixed) -> Reason | None:
@@ -179,14 +224,17 @@ def _left_out(option: Option, demand: Demand, fixed: Fixed) -> Reason | None:
 _SIMPLEST = {"llamacpp": 0, "vllm": 1, "ollama": 2, "onnxruntime": 3, "tensorrt_llm": 4}
 
 
-def preference(one: Assessed) -> tuple[bool, Decimal, float, int, bool, int, float, tuple[str, int, str, str, int]]:
-    """Cheapest first (what has no price comes last), then least loss, fewest devices, simplest engine, fastest."""
+def preference(one: Assessed) -> tuple[bool, Decimal, float, bool, int, bool, bool, int, float, Order]:
+    """Cheapest first (what has no price comes last), then least loss (a full cache before an 8-bit one), fewest devices, files that are
+    there, attention as usual, simplest engine, fastest."""
     return (
         one.per_hour is None,
         one.per_hour or Decimal(0),
         round(one.loss, 3),
+        one.option.kv_bits < 16,
         one.devices,
         one.option.made,
+        one.option.spread,
         _SIMPLEST.get(one.option.engine, 9),
         round(one.speed.tpot, 6),
         one.option.order,

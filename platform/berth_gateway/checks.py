@@ -58,8 +58,8 @@ def _check_schema(value: object, param: str) -> None:
         raise Refusal("invalid_value", f"A JSON schema in '{param}' {fault}.", param=param)
 
 
-def check_prompt(values: Any, route: Route) -> int:
-    """One string, one list of token ids, or (where the engine counts them right) a list of either. How many prompts that is."""
+def check_prompt(values: Any) -> int:
+    """One string, one list of token ids, or a list of either. How many prompts that is."""
     prompt = values.prompt
     if isinstance(prompt, str):
         return 1
@@ -75,10 +75,6 @@ def check_prompt(values: Any, route: Route) -> int:
     if len(prompt) == 1:
         values.prompt = prompt[0]
         return 1
-    if route.engine not in MANY_PROMPTS:
-        raise Refusal(
-            "unsupported_value", "This model takes one prompt a request. Send several requests.", param="prompt"
-        )
     if len(prompt) > MAX_PROMPTS:
         raise Refusal("invalid_value", f"'prompt' must not have more than {MAX_PROMPTS} items.", param="prompt")
     return len(prompt)

@@ -9,6 +9,7 @@ from berth_gateway.account import Facts
 from berth_gateway.demand import demand_of
 from berth_gateway.errors import Refusal
 from berth_gateway.exchange import Exchange
+from berth_gateway.fan import Fan
 from berth_gateway.framing import ChunkedBody, FramingError, LengthBody
 from berth_gateway.head import HeadError, RequestHead, read_request
 from berth_gateway.limits import Permit, Waiting
@@ -229,7 +230,8 @@ class Client(Outgoing):
 
     def _begin(self, facts: Facts, permit: Permit) -> None:
         self._limits = permit.lines
-        exchange = self._exchange = Exchange(self._gateway, self, facts, permit)
+        run = Fan if facts.prepared.branches else Exchange
+        exchange = self._exchange = run(self._gateway, self, facts, permit)
         try:
             exchange.start()
         except Refusal:

@@ -32,6 +32,7 @@ class Answers(Enum):
 class Prepared(Struct, frozen=True):
     """A request ready to go upstream. `most_tokens`: completion tokens that all choices together may have.
 
+    `branches`: one request for each choice, of an engine that gives one a request; `choices` of each prompt in a row.
     `prompts`: sequences in the request, each of which may fill the context. `prompt_bytes`: of all that becomes prompt, where
     that is more than the body. `whole`: choices are asked for in one piece. `notes`: what the answer's writer must know of
     the request, by endpoint.
@@ -48,6 +49,7 @@ class Prepared(Struct, frozen=True):
     prompt_bytes: int = 0
     whole: bool = False
     notes: Any = None
+    branches: tuple[Prepared, ...] = ()
 
     @property
     def size(self) -> int:

@@ -9,6 +9,11 @@ from __future__ import annotations
 # vLLM watches the connection in its handlers; `openai` stands for any other server of OpenAI's format that does.
 STOPS_ON_DISCONNECT = frozenset({"vllm", "openai"})
 
+# Refuses a request that may grow beyond the context, and takes just what the prompt leaves of it where no number is named.
+FILLS_CONTEXT = frozenset({"vllm"})
+# Puts running figures on each chunk when asked. Of several choices they would be those of one.
+COUNTS_CONTINUOUSLY = frozenset({"vllm"})
+
 
 def answers_whole(engine: str) -> bool:
     """Whether a client that does not stream may be given the engine's own answer in one piece."""

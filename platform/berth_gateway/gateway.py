@@ -15,6 +15,7 @@ from berth_gateway.config import Config
 from berth_gateway.contract import GatewayReport, Route, UsageEvent
 from berth_gateway.errors import Refusal, not_ready
 from berth_gateway.exchange import Exchange
+from berth_gateway.fan import Fan
 from berth_gateway.head import RequestHead
 from berth_gateway.limits import Gate
 from berth_gateway.load import Loads
@@ -63,7 +64,7 @@ class Gateway:
         self.telemetry = Telemetry(self._gauges(), self._families())
         self.encode = msgspec.json.Encoder().encode
         self.clients: set[Client] = set()
-        self.exchanges: set[Exchange] = set()
+        self.exchanges: set[Exchange | Fan] = set()
         self.finishing: dict[Upstream, float] = {}
         self.draining = False
         self.room = spool.has_room()
@@ -148,7 +149,7 @@ class Gateway:
                 code=refusal.code,
             )
 
-    def settled(self, exchange: Exchange, event: UsageEvent, *, breach: bool) -> None:
+    def settled(self, exchange: Exchange | Fan, event: UsageEvent, *, breach: bool) -> None:
         """The one event of a request. On disk before the last bytes of its answer go out."""
         self.spool.settle(event)
         self.gate.settle(exchange.permit, event)
@@ -158,7 +159,7 @@ class Gateway:
         if self.config.log_requests:
             self.log.request(exchange.facts.request_id, event)
 
-    def dropped(self, exchange: Exchange) -> None:
+    def dropped(self, exchange: Exchange | Fan) -> None:
         """A request that ended before any engine saw it: it was never accepted."""
         self.gate.cancel(exchange.permit)
         self.exchanges.discard(exchange)

@@ -316,12 +316,48 @@ def test_the_smaller_of_both_limits_holds() -> None:
     assert "max_completion_tokens" not in body
 
 
-def test_what_an_engine_would_count_wrong_is_refused() -> None:
-    assert (refused(chat(n=2)).code, refused(chat(n=2)).param) == ("unsupported_value", "n")
+@pytest.mark.threat("G4")
+def test_what_fills_the_context_itself_is_told_only_what_surely_fits() -> None:
+    """vLLM refuses a number above what the prompt leaves, and takes just that where it is told none."""
+    bytes_of_chat = len(json.dumps(chat(), separators=(",", ":")))
+    for asked in ({}, {"max_tokens": 10**9}):
+        told = sent(chat(**asked), route=VLLM)["max_tokens"]
+        assert 1024 <= told <= 2048 - bytes_of_chat
+    long = chat(messages=[{"role": "user", "content": "x" * 1500}])
+    assert "max_tokens" not in sent(long, route=VLLM)
+    assert sent({**long, "max_tokens": 100}, route=VLLM)["max_tokens"] == 100
+    assert sent(long)["max_tokens"] == 2048
+
+
+def test_vllm_is_asked_for_running_figures_of_one_choice() -> None:
+    both = {"include_usage": True, "continuous_usage_stats": True}
+    assert sent(chat(stream=True), route=VLLM)["stream_options"] == both
+    assert sent(chat(stream=True, n=2), route=VLLM)["stream_options"] == {"include_usage": True}
+    assert "stream_options" not in sent(chat(), route=VLLM)
+    assert sent(chat(stream=True))["stream_options"] == {"include_usage": True}
+
+
+def test_choices_of_an_engine_that_gives_one_are_asked_for_apart() -> None:
     assert sent(chat(n=1))["n"] == 1
     assert sent(chat(n=2), route=VLLM)["n"] == 2
-    prompts = {"model": "acme/model", "prompt": ["a", "b"]}
-    assert (refused(prompts, COMPLETIONS).code, refused(prompts, COMPLETIONS).param) == ("unsupported_value", "prompt")
+
+    def branches(data: Any, endpoint: Any = CHAT) -> list[dict[str, Any]]:
+        made = prepare(endpoint, read(endpoint, json.dumps(data).encode()), LLAMACPP)
+        assert (made.choices, made.most_tokens) == (len(made.branches), 7 * len(made.branches))
+        assert all((each.choices, each.most_tokens) == (1, 7) for each in made.branches)
+        return [json.loads(each.body) for each in made.branches]
+
+    many = branches(chat(n=3, seed=5, max_tokens=7))
+    assert [each["seed"] for each in many] == [5, 6, 7]
+    assert all("n" not in each and each["stream"] is True for each in many)
+    assert len({json.dumps(each) for each in branches(chat(n=3, max_tokens=7))}) == 1
+    prompts = {"model": "acme/model", "prompt": ["a", "b"], "max_tokens": 7}
+    assert [each["prompt"] for each in branches({**prompts, "n": 2}, COMPLETIONS)] == ["a", "a", "b", "b"]
+    too_many = {**prompts, "prompt": ["a"] * 17}
+    assert (refused(too_many, COMPLETIONS).code, refused(too_many, COMPLETIONS).param) == (
+        "unsupported_value",
+        "prompt",
+    )
     assert sent({"model": "acme/model", "prompt": ["a"]}, COMPLETIONS)["prompt"] == "a"
     assert sent({"model": "acme/model", "prompt": [1, 2]}, COMPLETIONS)["prompt"] == [1, 2]
     for prompt in ([], [True], [[]], [-1], ["a", 1], [2**40], 5):

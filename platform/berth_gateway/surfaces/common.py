@@ -9,7 +9,9 @@ from msgspec import UNSET
 
 from berth_gateway import schema
 from berth_gateway.contract import Route
+from berth_gateway.cost import prompt_bound
 from berth_gateway.endpoint import Endpoint
+from berth_gateway.engines import COUNTS_CONTINUOUSLY, FILLS_CONTEXT
 from berth_gateway.errors import Refusal
 from berth_gateway.fields import NEVER, NEVER_PREFIXES, Use
 
@@ -40,6 +42,26 @@ def clear_own(endpoint: Endpoint, values: Any, present: frozenset[str]) -> None:
 def written(body: bytes, more: dict[str, Any]) -> bytes:
     """An encoded object with further members."""
     return body[:-1] + b"," + msgspec.json.encode(more)[1:] if more else body
+
+
+def answer_limit(route: Route, asked: int | None, prompt_bytes: int) -> tuple[int, int | None]:
+    """The most tokens an answer can have, and what the engine is told of it; None: nothing.
+
+    No answer is longer than what the prompt leaves of the context. Only its engine knows how much that is; one that refuses
+    more than that is told a number that surely fits, or, where that would cut an answer short, none: it then takes the rest.
+    """
+    context = route.context_length
+    limit = min(asked or context, context)
+    if route.engine not in FILLS_CONTEXT or (asked is not None and asked < context):
+        return limit, limit
+    surely = context - prompt_bound(prompt_bytes, chat=True, context_length=context)
+    return limit, surely if surely >= context // 2 else None
+
+
+def stream_options(route: Route, choices: int) -> dict[str, bool]:
+    """What a stream is to tell of its tokens."""
+    running = choices == 1 and route.engine in COUNTS_CONTINUOUSLY
+    return {"include_usage": True, "continuous_usage_stats": True} if running else {"include_usage": True}
 
 
 def admitted_extras(extras: dict[str, Any], route: Route) -> dict[str, Any]:

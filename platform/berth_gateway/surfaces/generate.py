@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 from msgspec import UNSET
@@ -12,8 +12,21 @@ from berth_gateway.contract import Route
 from berth_gateway.endpoint import Answers, Body, Endpoint, Prepared, make
 from berth_gateway.engines import answers_whole
 from berth_gateway.errors import Refusal
-from berth_gateway.fields import CHAT, COMPLETION, StreamOptions
-from berth_gateway.surfaces.common import admitted_extras, clear_own, pass_fields, written
+from berth_gateway.fields import CHAT, COMPLETION
+from berth_gateway.surfaces.common import admitted_extras, answer_limit, clear_own, pass_fields, stream_options, written
+
+MOST_BRANCHES = 16  # choices of one request that are asked for one by one
+MOST_BRANCH_BYTES = 64 * 1024 * 1024
+
+
+class _Shape(NamedTuple):
+    """How much one request asks for. `candidates`: sequences for each prompt, of which `choices` are shown. `apart`: each is asked
+    for in a request of its own."""
+
+    choices: int
+    candidates: int
+    prompts: int
+    apart: bool
 
 
 def prepare(endpoint: Endpoint, body: Body, route: Route) -> Prepared:
@@ -23,24 +36,12 @@ def prepare(endpoint: Endpoint, body: Body, route: Route) -> Prepared:
     passed = pass_fields(endpoint, values, route)
     stream = values.stream is True
     include_usage = _stream_options(values, stream)
-    choices = values.n or 1 if values.n is not UNSET else 1
-    prompts = 1
-    candidates = max(choices, getattr(values, "best_of", 1) or 1) if "best_of" in passed else choices
-    if "messages" in passed:
-        checks.check_messages(values.messages)
-        checks.check_chat(values, route)
-    else:
-        prompts = checks.check_prompt(values, route)
-    if route.engine not in checks.MANY_PROMPTS and candidates > 1:
-        raise Refusal(
-            "unsupported_value",
-            "This model gives one choice a request: 'n' must be 1. Send several requests.",
-            param="n",
-        )
-    limit = min(_max_tokens(values), route.context_length)
-    if "min_tokens" in passed and values.min_tokens > limit:
+    shape = _shape(values, passed, route)
+    sequences = shape.candidates * shape.prompts
+    asked = _max_tokens(values)
+    if "min_tokens" in passed and values.min_tokens > min(asked or route.context_length, route.context_length):
         raise Refusal("invalid_value", "'min_tokens' must not be above 'max_tokens'.", param="min_tokens")
-    more: dict[str, Any] = {"max_tokens": limit}
+    more: dict[str, Any] = {}
     if "repetition_penalty" in passed:
         more["repeat_penalty" if route.engine == "llamacpp" else "repetition_penalty"] = values.repetition_penalty
     if route.engine == "llamacpp":
@@ -48,20 +49,75 @@ def prepare(endpoint: Endpoint, body: Body, route: Route) -> Prepared:
     more.update(extras)
     clear_own(endpoint, values, passed)
     values.model = route.engine_model
-    whole = not stream and answers_whole(route.engine)
+    whole = not stream and not shape.apart and answers_whole(route.engine)
     if not whole:
         values.stream = True
-        values.stream_options = StreamOptions(include_usage=True)
+        values.stream_options = stream_options(route, 1 if shape.apart else sequences)
     encoded = msgspec.json.encode(values)
-    return Prepared(
-        body=written(encoded, more),
+    limit, told = answer_limit(route, asked, len(encoded))
+    if told is not None:
+        more = {"max_tokens": told, **more}
+    made = Prepared(
+        body=b"" if shape.apart else written(encoded, more),
         stream=stream,
         include_usage=include_usage,
-        choices=choices * prompts,
-        most_tokens=limit * candidates * prompts,
+        choices=shape.choices * shape.prompts,
+        most_tokens=limit * sequences,
         path=endpoint.path,
-        prompts=prompts,
+        prompts=shape.prompts,
         whole=whole,
+    )
+    return _apart(values, more, made) if shape.apart else made
+
+
+def _shape(values: Any, passed: frozenset[str], route: Route) -> _Shape:
+    choices = values.n if "n" in passed else 1
+    candidates = max(choices, values.best_of) if "best_of" in passed else choices
+    if "messages" in passed:
+        prompts = 1
+        checks.check_messages(values.messages)
+        checks.check_chat(values, route)
+    else:
+        prompts = checks.check_prompt(values)
+    apart = route.engine not in checks.MANY_PROMPTS and candidates * prompts > 1
+    if apart and candidates * prompts > MOST_BRANCHES:
+        raise Refusal(
+            "unsupported_value",
+            f"This model gives at most {MOST_BRANCHES} choices a request, over all prompts. Send several requests.",
+            param="n" if prompts == 1 else "prompt",
+        )
+    return _Shape(choices, candidates, prompts, apart)
+
+
+def _apart(values: Any, more: dict[str, Any], asked: Prepared) -> Prepared:
+    """A request for each choice, of an engine that gives one a request. A seed is raised by one for each, or all would be alike."""
+    prompts = values.prompt if asked.prompts > 1 else [None]
+    choices, seed = asked.choices // asked.prompts, values.seed
+    values.n = UNSET
+    bodies: list[bytes] = []
+    size = 0
+    for prompt in prompts:
+        if prompt is not None:
+            values.prompt = prompt
+        for number in range(choices):
+            if number == 0 or seed is not UNSET:
+                if seed is not UNSET:
+                    values.seed = min(seed + number, (1 << 63) - 1)
+                body = written(msgspec.json.encode(values), more)
+            size += len(body) if number == 0 else 0
+            bodies.append(body)
+    if sum(map(len, set(bodies))) > MOST_BRANCH_BYTES:
+        raise Refusal(
+            "request_too_large", "The request is too large for so many choices. Ask for fewer, or without a seed."
+        )
+    one = msgspec.structs.replace(
+        asked, stream=True, include_usage=False, choices=1, prompts=1, most_tokens=asked.most_tokens // asked.choices
+    )
+    return msgspec.structs.replace(
+        asked,
+        body=bodies[0],
+        prompt_bytes=size,
+        branches=tuple(msgspec.structs.replace(one, body=body) for body in bodies),
     )
 
 
@@ -76,10 +132,10 @@ def _stream_options(values: Any, stream: bool) -> bool:
     return options.include_usage is True
 
 
-def _max_tokens(values: Any) -> int:
-    """The smaller of what was asked for; without either, as much as any number allows."""
+def _max_tokens(values: Any) -> int | None:
+    """The smaller of what was asked for; None without either."""
     asked = [values.max_tokens, getattr(values, "max_completion_tokens", UNSET)]
-    return min((a for a in asked if isinstance(a, int)), default=1 << 62)
+    return min((a for a in asked if isinstance(a, int)), default=None)
 
 
 ENDPOINTS = (

@@ -27,7 +27,7 @@ from berth_gateway.surfaces.blocks import (
     ToolUseBlock,
     Turn,
 )
-from berth_gateway.surfaces.common import admitted_extras, pass_fields
+from berth_gateway.surfaces.common import admitted_extras, answer_limit, pass_fields, stream_options
 
 COUNTERS = {"llamacpp": "/v1/chat/completions/input_tokens", "vllm": "/tokenize"}  # of engines that count a chat
 
@@ -72,11 +72,13 @@ def prepare(endpoint: Endpoint, body: Body, route: Route) -> Prepared:
     extras = admitted_extras(body.extras, route)
     passed = pass_fields(endpoint, values, route)
     chat = _chat(values, passed, route)
-    limit = min(values.max_tokens, route.context_length)
     chat |= {name: getattr(values, name) for name in _PASSED if name in passed}
     if "stop_sequences" in passed and values.stop_sequences:
         chat["stop"] = values.stop_sequences
-    chat |= {"max_tokens": limit, "stream": True, "stream_options": {"include_usage": True}, **extras}
+    limit, told = answer_limit(route, values.max_tokens, len(msgspec.json.encode(chat)))
+    if told is not None:
+        chat["max_tokens"] = told
+    chat |= {"stream": True, "stream_options": stream_options(route, 1), **extras}
     if route.engine in LLAMACPP:
         chat["timings_per_token"] = True
     return Prepared(

@@ -12,7 +12,7 @@ from berth_gateway.contract import Route
 from berth_gateway.endpoint import Answers, Body, Endpoint, Prepared, make
 from berth_gateway.errors import Refusal
 from berth_gateway.fields import LLAMACPP, Field, Json, Name, Note, Use, number, text, whole
-from berth_gateway.surfaces.common import admitted_extras, pass_fields
+from berth_gateway.surfaces.common import admitted_extras, answer_limit, pass_fields
 
 Id = Annotated[str, Meta(max_length=256)]
 Status = Literal["in_progress", "completed", "incomplete"]
@@ -181,9 +181,11 @@ def prepare(endpoint: Endpoint, body: Body, route: Route) -> Prepared:
         values.input = [item for item in items if not (route.engine in LLAMACPP and _is_empty(item))]
     _check_schemas(values, passed)
     asked = values.max_output_tokens if "max_output_tokens" in passed else None
-    limit = min(asked or route.context_length, route.context_length)
     body_fields = {name: getattr(values, name) for name in passed if endpoint.fields[name].use is Use.PASS}
-    sent = {"model": route.engine_model, **body_fields, "max_output_tokens": limit, "stream": True, "store": False}
+    sent = {"model": route.engine_model, **body_fields, "stream": True, "store": False}
+    limit, told = answer_limit(route, asked, len(msgspec.json.encode(sent)))
+    if told is not None:
+        sent["max_output_tokens"] = told
     if route.engine in LLAMACPP:
         sent |= {"timings_per_token": True, **_as_chat(sent)}
     echoed = {name: body_fields[name] for name in _ECHOED if name in body_fields}

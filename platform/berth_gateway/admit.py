@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Sequence
 from urllib.parse import parse_qsl
 
 from msgspec import Struct
 
+from berth_gateway.addresses import Network, admits, client_address
 from berth_gateway.contract import KeyInfo, OrgInfo, Route, RouteState
 from berth_gateway.endpoint import Endpoint
 from berth_gateway.errors import Refusal, bad_key, unknown_model
@@ -71,6 +73,16 @@ def _token(head: RequestHead) -> bytes | None:
         return None
     token = found.pop()
     return token if _TOKEN.match(token) else None
+
+
+def check_address(caller: Caller, peer: str | None, head: RequestHead, proxies: Sequence[Network]) -> None:
+    """Raises Refusal for a key that may not be used from where the request comes from."""
+    if not caller.key.networks:
+        return
+    address = client_address(peer, head.forwarded, proxies)
+    if not admits(caller.key.networks, address):
+        shown = "an address that is not known" if address is None else str(address)
+        raise Refusal("ip_not_authorized", f"This API key may not be used from {shown}. Its owner can change that.")
 
 
 def still_admitted(view: View, caller: Caller, route: Route, now: float) -> bool:

@@ -31,9 +31,12 @@ SLOW_AFTER, SLOWEST = 10.0, 1024  # after so many seconds a body must have come 
 class Client(Outgoing):
     """Reads requests strictly one at a time; what is pipelined waits."""
 
-    def __init__(self, gateway: Gateway, *, loopback: bool = True, admin: bool = False) -> None:
+    def __init__(
+        self, gateway: Gateway, *, loopback: bool = True, admin: bool = False, peer: str | None = None
+    ) -> None:
         super().__init__(gateway)
         self._loopback = loopback
+        self._peer = peer
         self._admin = admin
         self._known: Known | None = None  # the last head, if it may come again
         self._head_known = 0  # bytes of an incomplete head that have been looked at
@@ -127,7 +130,9 @@ class Client(Outgoing):
         data, self._buffer = self._buffer, self._buffer[head.consumed :]
         self._begin_request(head)
         try:
-            place, caller = dispatch.judge_head(self._gateway, head, admin=self._admin, loopback=self._loopback)
+            place, caller = dispatch.judge_head(
+                self._gateway, head, admin=self._admin, loopback=self._loopback, peer=self._peer
+            )
         except Refusal as refusal:
             self.refuse(refusal)
             return self._state is State.HEAD
@@ -153,6 +158,7 @@ class Client(Outgoing):
             caller = known.caller_now(view, now)
             if caller is None:
                 caller = known.caller = admit.identify(view, head, now)
+                admit.check_address(caller, self._peer, head, gateway.config.trusted_proxies)
                 known.view = view
         except Refusal as refusal:
             self._known = None

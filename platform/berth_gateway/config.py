@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from berth_gateway.addresses import Network
 from berth_gateway.contract import worker_name
 
 
@@ -49,6 +50,12 @@ SETTINGS: tuple[Setting, ...] = (
     ),
     Setting(
         "BERTH_BEHIND_TLS_PROXY", "0", "1: a proxy in front of the gateway ends TLS, so it may listen on any address."
+    ),
+    Setting(
+        "BERTH_GATEWAY_TRUSTED_PROXIES",
+        "",
+        "Networks of the proxies in front, in CIDR form, separated by commas. Only from there X-Forwarded-For is believed, counted "
+        "from the right; it matters for keys that may be used from certain networks only.",
     ),
     Setting(
         "BERTH_GATEWAY_TLS_CERTIFICATE_FILE",
@@ -127,6 +134,7 @@ class Config:
     tls_certificate: Path | None = None
     tls_key: Path | None = None
     snapshot_file: Path | None = None
+    trusted_proxies: tuple[Network, ...] = ()
 
     @classmethod
     def from_environ(cls, environ: Mapping[str, str] = os.environ) -> Config:
@@ -179,6 +187,7 @@ class Config:
             tls_certificate=certificate,
             tls_key=key,
             snapshot_file=read.file("BERTH_GATEWAY_SNAPSHOT_FILE"),
+            trusted_proxies=read.networks("BERTH_GATEWAY_TRUSTED_PROXIES"),
         )
 
     def for_worker(self, number: int) -> Config:
@@ -236,6 +245,13 @@ class _Reader:
             return str(ipaddress.ip_address(self._values[name]))
         except ValueError:
             raise ConfigError(f"{name} must be an IP address, such as 127.0.0.1.") from None
+
+    def networks(self, name: str) -> tuple[Network, ...]:
+        texts = [text.strip() for text in self._values[name].split(",") if text.strip()]
+        try:
+            return tuple(ipaddress.ip_network(text) for text in texts)
+        except ValueError:
+            raise ConfigError(f"{name} must be networks such as 10.0.0.0/8, separated by commas.") from None
 
     def redis(self, name: str) -> str:
         url = urlsplit(self._values[name])

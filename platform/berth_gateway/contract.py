@@ -160,6 +160,7 @@ class KeyInfo(msgspec.Struct, frozen=True):
     expires_at: int | None = None  # Unix seconds
     member_id: str | None = None  # whose key it is; None for service keys
     limits: Limits | None = None
+    networks: tuple[str, ...] = ()  # CIDR: where it may be used from; empty: anywhere
 
 
 class OrgInfo(msgspec.Struct, frozen=True):

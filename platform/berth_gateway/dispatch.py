@@ -31,7 +31,7 @@ class Answer:
 
 
 def judge_head(
-    gateway: Gateway, head: RequestHead, *, admin: bool, loopback: bool
+    gateway: Gateway, head: RequestHead, *, admin: bool, loopback: bool, peer: str | None = None
 ) -> tuple[Place, admit.Caller | None]:
     """Everything that can be judged before the body is read. Raises Refusal.
 
@@ -49,7 +49,9 @@ def judge_head(
         raise too_large(gateway)
     if place.kind not in ("models", "model", "generate"):
         return place, None
-    return place, admit.identify(gateway.usable_view(), head, gateway.wall())
+    caller = admit.identify(gateway.usable_view(), head, gateway.wall())
+    admit.check_address(caller, peer, head, gateway.config.trusted_proxies)
+    return place, caller
 
 
 def admit_request(

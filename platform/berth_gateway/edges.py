@@ -25,7 +25,8 @@ class ClientEdge(asyncio.Protocol):
         _no_delay(transport)
         peer = transport.get_extra_info("peername")
         loopback = isinstance(peer, tuple) and (peer[0].startswith("127.") or peer[0] == "::1")
-        client = self._client = Client(self._gateway, loopback=loopback, admin=self._admin)
+        address = peer[0] if isinstance(peer, tuple) else None
+        client = self._client = Client(self._gateway, loopback=loopback, admin=self._admin, peer=address)
         client.opened(cast("Wire", transport))
 
     def data_received(self, data: bytes) -> None:

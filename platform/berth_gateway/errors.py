@@ -37,6 +37,7 @@ KINDS: dict[str, Kind] = {
     "invalid_api_key": Kind(401),
     "api_key_expired": Kind(401),
     "insufficient_permissions": Kind(403),
+    "ip_not_authorized": Kind(403, final=True),
     "model_not_allowed": Kind(403),
     "model_not_found": Kind(404),
     "unknown_url": Kind(404),

@@ -56,6 +56,7 @@ class RequestHead(Struct, frozen=True, gc=False):
     consumed: int
     read_timeout: float | None = None  # seconds that the client waits for bytes of an answer, as it says itself
     anthropic: bool = False  # it says which version of Anthropic's API it speaks
+    forwarded: tuple[bytes, ...] = ()  # X-Forwarded-For, as it came
 
     @property
     def has_body(self) -> bool:
@@ -105,6 +106,7 @@ _WANTED = frozenset(
         b"access-control-request-method",
         b"anthropic-version",
         b"x-stainless-read-timeout",
+        b"x-forwarded-for",
     }
 )
 
@@ -146,6 +148,7 @@ def _request_head(parsed: Any) -> RequestHead:
         consumed=parsed.consumed,
         read_timeout=_seconds(found.get(b"x-stainless-read-timeout", [b""])[0]),
         anthropic=b"anthropic-version" in found,
+        forwarded=tuple(found.get(b"x-forwarded-for", ())),
     )
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 import msgspec
 from msgspec import Raw, Struct
 
+from berth_gateway import addresses
 from berth_gateway.contract import (
     KEY_BODY_LENGTH,
     KEY_PREFIX,
@@ -59,6 +60,7 @@ class _Key(_Strict, frozen=True):
     models: tuple[str, ...] | None = None  # None: every model of the organisation
     expires_at: int | None = None  # Unix seconds
     limits: _FileLimits | None = None
+    networks: tuple[str, ...] = ()  # CIDR: where it may be used from; empty: anywhere
 
 
 class _Replica(_Strict, frozen=True):
@@ -136,7 +138,14 @@ def _key(key: _Key, file: SnapshotFile) -> KeyInfo:
         deployment_ids=key.models,
         expires_at=key.expires_at,
         limits=key.limits,
+        networks=_networks(key),
     )
+
+
+def _networks(key: _Key) -> tuple[str, ...]:
+    if len(addresses.networks(key.networks)) != len(key.networks):
+        raise SnapshotFileError(f"The key '{key.id}' has a network that cannot be read; write it as 203.0.113.0/24.")
+    return key.networks
 
 
 def _route(model: _Model, created: int) -> Route:

@@ -7,8 +7,8 @@ from django.db.models import QuerySet
 from berth.catalog.models import ArtefactFile
 from berth.catalog.store import store
 from berth.compute.launch import LAUNCH_FORMAT, LaunchSpec, ModelFile
+from berth.deployments.decision import DRAIN_SECONDS
 from berth.deployments.models import Replica
-from berth.deployments.step import DRAIN_SECONDS
 
 START_DEADLINE_SECONDS = 600
 _STACK_BYTES = 8 << 20

@@ -7,7 +7,7 @@ replica is recorded before it is started, so whoever comes after a crash finds i
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
@@ -17,13 +17,16 @@ from django.db import connection, transaction
 from berth.compute.provider import NoCapacity, ObservedReplica, Provider, ProviderError, ProviderUnavailable
 from berth.deployments import lease
 from berth.deployments.activity import last_request_at
+from berth.deployments.course import compare, move, traffic_of
+from berth.deployments.decision import Decision, Retire, Start, Stop
 from berth.deployments.history import record, tell
 from berth.deployments.launching import launch_spec
-from berth.deployments.models import Deployment, Replica, Revision
+from berth.deployments.models import Deployment, Desired, Replica, Revision
 from berth.deployments.planning import room_on
+from berth.deployments.rollouts import open_rollout
 from berth.deployments.secrets import replica_secret
 from berth.deployments.states import State, check_move
-from berth.deployments.step import Decision, Retire, Start, Stop, step
+from berth.deployments.step import step
 from berth.deployments.view import living, look, set_fields, wanted_of, write_ended, write_seen
 from berth.deployments.world import World
 from berth.outbox.services import announce
@@ -62,6 +65,8 @@ def _look(deployment: Deployment, provider: Provider, clock: Clock) -> datetime:
         raise ValueError("a deployment without a revision")
     observed = {replica.name: replica for replica in provider.observe(str(deployment.pk))}
     room = room_on(provider.offers(), revision)
+    rollout = open_rollout(deployment)
+    compared = compare(deployment, rollout)
     asked = last_request_at(deployment, clock()) if deployment.sleep_after_seconds is not None else None
     now = clock()
     with transaction.atomic():
@@ -70,15 +75,24 @@ def _look(deployment: Deployment, provider: Provider, clock: Clock) -> datetime:
             return now
         if (row.desired, row.revision_id) != (deployment.desired, deployment.revision_id):
             return now  # what is wanted has just changed: look again with that
+        before, rollout = rollout, open_rollout(row)
+        if (rollout.pk if rollout else None) != (before.pk if before else None):
+            return now
         replicas = list(living(row))
-        wanted = wanted_of(row, revision)
-        world = look(row, revision, wanted, replicas, list(observed.values()), room, now, asked)
+        seen = list(observed.values())
+        wanted = wanted_of(row, revision, rollout)
+        world = look(row, revision, wanted, replicas, seen, room, now, asked)
+        if rollout is not None and row.desired == Desired.RUNNING and move(row, rollout, wanted, world, compared, now):
+            announce("routes")
+            return now  # another revision or another share is wanted: look again with that
         decision = step(wanted, world)
         if _starts_new(decision):
             _one_at_a_time()
-            world = look(row, revision, wanted, replicas, list(observed.values()), room, now, asked)
+            world = look(row, revision, wanted, replicas, seen, room, now, asked)
             decision = step(wanted, world)
-        _write(row, revision, replicas, observed, world, decision, now)
+        _write_traffic(row, traffic_of(row, rollout, wanted, replicas))
+        revisions = {each.number: each for each in (revision, rollout.base if rollout else None) if each}
+        _write(row, revisions, replicas, observed, world, decision, now)
     deployment.state = row.state
     failed = _act(deployment, decision, provider, clock)
     _forget(deployment, observed, provider)
@@ -102,7 +116,7 @@ def _one_at_a_time() -> None:
 
 def _write(
     row: Deployment,
-    revision: Revision,
+    revisions: Mapping[int, Revision],
     replicas: Sequence[Replica],
     observed: dict[str, ObservedReplica],
     world: World,
@@ -112,9 +126,16 @@ def _write(
     routes = _write_replicas(row, replicas, observed, world, decision, now)
     for action in decision.actions:
         if isinstance(action, Start) and action.new:
-            _reserve(row, revision, action, now)
+            _reserve(row, revisions[action.revision], action, now)
     moved = _write_state(row, decision, now)
     if routes or moved:
+        announce("routes")
+
+
+def _write_traffic(row: Deployment, traffic: dict[str, Any]) -> None:
+    if row.traffic != traffic:
+        row.traffic = traffic
+        row.save(update_fields=["traffic"])
         announce("routes")
 
 

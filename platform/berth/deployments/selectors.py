@@ -10,7 +10,7 @@ from uuid import UUID
 from django.db.models import Prefetch, QuerySet
 
 from berth.compute.provider import LogPage, Provider, ProviderError
-from berth.deployments.models import Deployment, Event, PlanCheck, Replica, Revision, State
+from berth.deployments.models import Deployment, Event, PlanCheck, Replica, Revision, Rollout, State
 from berth.orgs.models import Organisation
 from berth.web.errors import ApiError, NotFound
 
@@ -24,7 +24,7 @@ def deployments_of(org: Organisation) -> QuerySet[Deployment]:
         Deployment.objects.for_org(org)
         .exclude(state=State.DELETED)
         .exclude(revision=None)
-        .select_related("org", "revision__artefact", "revision__version__model")
+        .select_related("org", "revision__artefact", "revision__version__model", "revision__created_by", "stable")
         .prefetch_related(Prefetch("replicas", replicas.filter(ended_at=None), to_attr="living"))
     )
 
@@ -57,7 +57,16 @@ def events_of(deployment: Deployment) -> QuerySet[Event]:
 
 
 def revisions_of(deployment: Deployment) -> QuerySet[Revision]:
-    return Revision.objects.for_org(deployment.org_id).filter(deployment=deployment).select_related("artefact")
+    return (
+        Revision.objects.for_org(deployment.org_id)
+        .filter(deployment=deployment)
+        .select_related("artefact", "created_by")
+    )
+
+
+def rollouts_of(deployment: Deployment) -> QuerySet[Rollout]:
+    rows = Rollout.objects.for_org(deployment.org_id).filter(deployment=deployment)
+    return rows.select_related("revision", "base", "created_by")
 
 
 def logs_of(deployment: Deployment, replica: str, after: int, limit: int, provider: Provider) -> LogPage:

@@ -14,6 +14,9 @@ from berth.deployments.models import Deployment, Desired, Event, PlanCheck, Repl
 from berth.deployments.outlook import upcoming, usual
 from berth.deployments.plan_ids import MOST as PLAN_ID_LENGTH
 from berth.deployments.plan_serializers import NeedsIn, PinsIn, PlanIn, PlanOut, replicas_field
+from berth.deployments.replicas import wanted_replicas
+from berth.deployments.rollout_api import RolloutIn, RolloutOut
+from berth.deployments.rollouts import latest_rollout
 from berth.deployments.selectors import checks_of, shown_replicas
 from berth.orgs.limits import LimitsIn, LimitsOut
 from berth.orgs.serializers import UserOut
@@ -40,6 +43,8 @@ class ChangeIn(StrictSerializer):
     needs = NeedsIn(required=False)
     pins = PinsIn(required=False)
     replicas = replicas_field()
+    rollout = RolloutIn(required=False)
+    reason = serializers.CharField(required=False, max_length=200, help_text="Why; shown with the revision")
     limits = LimitsIn(required=False)
     sleep_after_seconds = serializers.IntegerField(
         required=False,
@@ -67,12 +72,13 @@ class RevisionOut(serializers.ModelSerializer[Revision]):
     needs = serializers.DictField()
     pins = serializers.DictField(source="plan.pins", default=dict)
     plan = PlanOut()
+    created_by = UserOut(allow_null=True, help_text="null: Berth itself")
 
     class Meta:
         model = Revision
         fields = [
             "number", "engine", "quantization", "tier", "context_length", "slots", "threads", "memory", "replicas", "needs",
-            "pins", "plan", "created_at",
+            "pins", "plan", "gpus", "reason", "created_by", "created_at",
         ]  # fmt: skip
 
 
@@ -163,6 +169,9 @@ class DeploymentOut(serializers.Serializer[Any]):
     planned_against_measured = PlanCheckOut(many=True, help_text="Of the wanted revision; empty until it has served")
     sleep_after_seconds = serializers.IntegerField(allow_null=True, help_text="null: it never sleeps")
     hold_seconds = serializers.IntegerField()
+    rollout = RolloutOut(allow_null=True, help_text="The latest; null: there was none yet")
+    stable = serializers.IntegerField(allow_null=True, help_text="Number of the last revision that was good")
+    wanted_replicas = serializers.IntegerField(help_text="How many are to answer now")
 
     def to_representation(self, instance: Deployment) -> dict[str, Any]:
         revision = instance.revision
@@ -191,6 +200,9 @@ class DeploymentOut(serializers.Serializer[Any]):
             "planned_against_measured": checks_of(revision),
             "sleep_after_seconds": instance.sleep_after_seconds,
             "hold_seconds": instance.hold_seconds,
+            "rollout": latest_rollout(instance),
+            "stable": None if instance.stable is None else instance.stable.number,
+            "wanted_replicas": wanted_replicas(instance, revision),
         }
         shown: dict[str, Any] = super().to_representation(content)
         return shown

@@ -13,7 +13,7 @@ from msgspec import UNSET, UnsetType
 
 from berth.catalog.models import ModelVersion
 from berth.compute.provider import Provider
-from berth.deployments import plan_ids
+from berth.deployments import plan_ids, rollouts
 from berth.deployments.history import record
 from berth.deployments.kick import kick
 from berth.deployments.models import Deployment, Desired, Revision, State
@@ -75,12 +75,15 @@ def update(
     needs: Wishes | None = None,
     pins: Wishes | None = None,
     replicas: int | None = None,
+    rollout: Wishes | None = None,
+    reason: str = "",
     limits: Mapping[str, int | None] | None = None,
     sleep_after_seconds: int | UnsetType | None = UNSET,
     hold_seconds: int | None = None,
     provider: Provider | None = None,
 ) -> Deployment:
-    """Makes a new revision; what is not given stays. The revision before it serves until the new one is ready. Limits, sleep and holding
+    """Makes a new revision; what is not given stays. The revision before it serves until the new one is ready; `rollout` says how it
+    takes over (rollouts.py), `reason` why it was made. Limits, sleep and holding
     are no part of a revision: they hold at once, and with nothing else given no revision is made. Sleep None: never."""
     if limits is not None:
         deployment = _set_limits(deployment, limits)
@@ -101,7 +104,7 @@ def update(
     now = timezone.now()
     with transaction.atomic():
         deployment = _locked(deployment)
-        _revise(deployment, actor, found, wanted, fixed, planned, now)
+        _revise(deployment, actor, found, wanted, fixed, planned, now, rollout, reason)
         deployment.failures = 0
         deployment.save(update_fields=["failures"])
         _wanted_changed(deployment)
@@ -140,7 +143,9 @@ def wake(deployment: Deployment, actor: User | None) -> bool:
         return False
     now = timezone.now()
     deployment.woken_at = now
-    deployment.save(update_fields=["woken_at"])
+    if deployment.desired_replicas == 0:
+        deployment.desired_replicas = 1
+    deployment.save(update_fields=["woken_at", "desired_replicas"])
     record(deployment, "woken", now, actor=actor)
     _wanted_changed(deployment)
     return True
@@ -225,6 +230,8 @@ def _revise(
     pins: Pins,
     planned: Plan,
     now: datetime,
+    rollout: Wishes | None = None,
+    reason: str = "",
 ) -> None:
     choice = planned.choice
     if choice is None:
@@ -245,8 +252,10 @@ def _revise(
         replicas=choice.replicas,
         needs=wishes_json(needs),
         plan={**plan_json(planned), "pins": wishes_json(pins)},
+        reason=reason,
         created_by=actor,
     )
+    rollouts.begin(deployment, actor, revision, rollout, now)
     deployment.revision = revision
     deployment.save(update_fields=["revision"])
     record(deployment, "revision_created", now, actor=actor, number=revision.number)

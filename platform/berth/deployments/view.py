@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
+from collections.abc import Collection, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import msgspec
 from django.db.models import Q, QuerySet, Sum
 
 from berth.compute.provider import ObservedReplica
-from berth.deployments.models import Deployment, Replica, Revision
+from berth.deployments.course import beside_base
+from berth.deployments.models import Deployment, Replica, Revision, Rollout
 from berth.deployments.planning import Room
-from berth.deployments.world import Ended, Failure, Merged, Row, Sight, Want, Wanted, World, merge
+from berth.deployments.replicas import wanted_replicas
+from berth.deployments.rollouts import numbers_alike
+from berth.deployments.world import Base, Ended, Failure, Merged, Row, Sight, Want, Wanted, World, merge
 
 _FAILED = "failed"
-_CONFIGURATION = ("artefact_id", "engine", "tier", "context_length", "slots", "threads")
+_LATELY = timedelta(seconds=60)  # failures of the base that still count
 
 
 def living(deployment: Deployment) -> QuerySet[Replica]:
@@ -35,19 +38,27 @@ def held_memory(tier: str) -> int:
     return int(rows.aggregate(held=Sum("revision__memory"))["held"] or 0)
 
 
-def wanted_of(deployment: Deployment, revision: Revision) -> Wanted:
-    alike = Revision.objects.for_org(deployment.org_id).filter(
-        deployment=deployment, **{name: getattr(revision, name) for name in _CONFIGURATION}
-    )
+def wanted_of(deployment: Deployment, revision: Revision, rollout: Rollout | None = None) -> Wanted:
+    replicas = wanted_replicas(deployment, revision)
+    beside = beside_base(rollout, replicas)
+    base = rollout.base if rollout is not None and beside is not None else None
     return Wanted(
         deployment_id=str(deployment.pk),
         desired=Want(deployment.desired),
         revision=revision.number,
-        same=frozenset(alike.values_list("number", flat=True)),
-        replicas=revision.replicas,
+        same=numbers_alike(deployment, revision),
+        replicas=replicas,
         memory=revision.memory,
         sleep_after=deployment.sleep_after_seconds,
+        base=None if base is None or beside is None else _base(deployment, base, beside.base),
+        beside=None if base is None or beside is None else beside.new,
+        shadow=base is not None and beside is not None and beside.shadow,
+        comparing=beside.why if base is not None and beside is not None else "",
     )
+
+
+def _base(deployment: Deployment, base: Revision, replicas: int) -> Base:
+    return Base(base.number, numbers_alike(deployment, base), replicas, base.memory)
 
 
 def look(
@@ -62,6 +73,7 @@ def look(
 ) -> World:
     """The world as it is at `now`. Failures that were just seen are counted in."""
     merged = merge([_row(row) for row in rows], [sight_of(each) for each in observed], now.timestamp())
+    base_failures, base_last = _base_failures(deployment, wanted, merged, now)
     failures, last = _failures(deployment, wanted, merged, now)
     gone = {ended.name for ended in merged.ended}
     freed = sum(row.revision.memory for row in rows if row.name in gone and row.revision.tier == revision.tier)
@@ -70,13 +82,16 @@ def look(
         state=deployment.state,
         merged=merged,
         room=min(room.usable - held_memory(revision.tier) + freed, room.free),
-        attempts=_attempts(deployment, revision),
+        attempts=_attempts(deployment, revision.number),
         failures=failures,
         last_failure=last,
         reason=deployment.reason,
         sleeping=deployment.sleeping,
         last_request_at=last_request_at,
         woken_at=deployment.woken_at.timestamp() if deployment.woken_at else None,
+        base_attempts=_attempts(deployment, wanted.base.revision) if wanted.base else {},
+        base_failures=base_failures,
+        base_last_failure=base_last,
     )
 
 
@@ -146,7 +161,7 @@ def _row(row: Replica) -> Row:
 
 
 def _failures(deployment: Deployment, wanted: Wanted, merged: Merged, now: datetime) -> tuple[int, Failure | None]:
-    failures, last = deployment.failures, _last_failure(deployment, wanted)
+    failures, last = deployment.failures, _last_failure(deployment, wanted.same) if deployment.failures else None
     for ended in merged.ended:
         if ended.failed and ended.revision in wanted.same:
             failures = 1 if ended.stable else failures + 1
@@ -154,25 +169,39 @@ def _failures(deployment: Deployment, wanted: Wanted, merged: Merged, now: datet
     return failures, last
 
 
-def _last_failure(deployment: Deployment, wanted: Wanted) -> Failure | None:
-    row = (
+def _base_failures(deployment: Deployment, wanted: Wanted, merged: Merged, now: datetime) -> tuple[int, Failure | None]:
+    """How often the base failed lately: it was good, so what is longer ago does not count."""
+    if wanted.base is None:
+        return 0, None
+    rows = _failed(deployment, wanted.base.same).filter(ended_at__gt=now - _LATELY)
+    count, last = rows.count(), _last_failure(deployment, wanted.base.same)
+    for ended in merged.ended:
+        if ended.failed and ended.revision in wanted.base.same:
+            count, last = count + 1, Failure(now.timestamp(), ended.reason, ended.message)
+    return count, last
+
+
+def _failed(deployment: Deployment, numbers: Collection[int]) -> QuerySet[Replica]:
+    return (
         Replica.objects.for_org(deployment.org_id)
-        .filter(deployment=deployment, phase=_FAILED, revision__number__in=wanted.same)
+        .filter(deployment=deployment, phase=_FAILED, revision__number__in=numbers)
         .exclude(ended_at=None)
-        .order_by("-ended_at")
-        .first()
     )
+
+
+def _last_failure(deployment: Deployment, numbers: Collection[int]) -> Failure | None:
+    row = _failed(deployment, numbers).order_by("-ended_at").first()
     if row is None or row.ended_at is None:
         return None
     return Failure(row.ended_at.timestamp(), row.reason, row.message)
 
 
-def _attempts(deployment: Deployment, revision: Revision) -> dict[int, int]:
+def _attempts(deployment: Deployment, revision: int) -> dict[int, int]:
     """How often each place was tried, from the last part of the names."""
     attempts: dict[int, int] = {}
     names = (
         Replica.objects.for_org(deployment.org_id)
-        .filter(Q(deployment=deployment) & Q(revision=revision))
+        .filter(Q(deployment=deployment) & Q(revision__number=revision))
         .values_list("ordinal", "name")
     )
     for ordinal, name in names:

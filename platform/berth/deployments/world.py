@@ -31,6 +31,15 @@ class Want(StrEnum):
     DELETED = "deleted"
 
 
+class Base(msgspec.Struct, frozen=True):
+    """The configuration before, of which replicas stay beside the wanted one while the two are compared."""
+
+    revision: int
+    same: frozenset[int]
+    replicas: int
+    memory: int  # bytes, of one replica
+
+
 class Wanted(msgspec.Struct, frozen=True):
     """What the owner wants."""
 
@@ -38,10 +47,20 @@ class Wanted(msgspec.Struct, frozen=True):
     desired: Want
     revision: int
     same: frozenset[int]  # revisions with the same configuration, this one included: their replicas are as good
-    replicas: int
+    replicas: int  # that answer callers; 0: it sleeps
     memory: int  # bytes, of one replica
     permanent: frozenset[str] = PERMANENT
     sleep_after: float | None = None  # seconds without a request; None: it never sleeps
+    base: Base | None = None
+    beside: int | None = None  # replicas of the wanted configuration beside the base; None without one
+    shadow: bool = False  # they serve nobody
+    comparing: str = ""  # why the base stays: "canary", "shadow", "rollout_paused"
+    allowed: int | None = None  # as many may run now; below `replicas` when others of the owner come first
+
+    @property
+    def new(self) -> int:
+        """Replicas of the wanted configuration."""
+        return self.replicas if self.base is None or self.beside is None else self.beside
 
 
 class Life(StrEnum):
@@ -112,6 +131,14 @@ class Failure(msgspec.Struct, frozen=True):
     message: str
 
 
+class Queue(msgspec.Struct, frozen=True):
+    """Where somebody stands who waits for room. `usual_seconds`: None when nobody has waited here yet."""
+
+    position: int  # 1 is the first
+    length: int
+    usual_seconds: float | None
+
+
 class World(msgspec.Struct, frozen=True):
     """Everything that a decision depends on."""
 
@@ -128,6 +155,12 @@ class World(msgspec.Struct, frozen=True):
         None  # when a request last arrived, waited or ran, as gateways say and as was metered
     )
     woken_at: float | None = None
+    places: int | None = None  # replicas that may be started by quota and devices; None: as many as memory holds
+    places_reason: str = ""  # what limits them: "over_quota", "no_capacity"
+    queue: Queue | None = None  # where it stands, if it waits for room
+    base_attempts: dict[int, int] = {}
+    base_failures: int = 0  # lately
+    base_last_failure: Failure | None = None
 
 
 RETIRE_SECONDS: Final = 1.5  # gateways hear of a change within a second; only then is a replica asked to end

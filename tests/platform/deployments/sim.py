@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import msgspec
 
+from berth.deployments.decision import Decision, Retire, Start, Stop
 from berth.deployments.states import State, check_move
-from berth.deployments.step import Decision, Retire, Start, Stop, step
+from berth.deployments.step import step
 from berth.deployments.world import Failure, Row, Sight, Want, Wanted, World, merge
 
 MEMORY = 100

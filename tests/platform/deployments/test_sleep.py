@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from berth.compute.providers.fake import FakeProvider
 from berth.deployments import services, waking
 from berth.deployments.activity import last_request_at
+from berth.deployments.decision import WAKING
 from berth.deployments.models import Deployment, Event, State
 from berth.deployments.states import State as Pure
-from berth.deployments.step import WAKING
 from berth.metering.models import UsageEvent
 from berth.publishing.routes import build_routes
 from berth_gateway.contract import GATEWAYS_KEY, LOAD_PREFIX, WAKE_STREAM, DeploymentLoad, Route, RouteState, Wake

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from berth.deployments import models
 from berth.deployments.states import MOVES, NotAllowed, State, check_move
-from berth.deployments.step import CRASH_LOOP_RETRY, back_off
+from berth.deployments.decision import CRASH_LOOP_RETRY, back_off
 from berth.deployments.world import Life, Row, Sight, Want, merge
 
 

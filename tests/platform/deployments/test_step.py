@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from berth.deployments.decision import CRASH_LOOP_AFTER, CRASH_LOOP_RETRY, SURGE, Retire, Start, Stop
 from berth.deployments.states import State
-from berth.deployments.step import CRASH_LOOP_AFTER, CRASH_LOOP_RETRY, SURGE, Retire, Start, Stop
 from berth.deployments.world import RETIRE_SECONDS, SILENT_SECONDS, STABLE_SECONDS, Want
 from tests.platform.deployments.sim import MEMORY, Sim
 

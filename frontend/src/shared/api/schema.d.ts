@@ -392,6 +392,91 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/orgs/{org}/deployments/{name}/rollback": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** @description To an earlier revision, exactly as it was. No request is dropped: who serves goes on until the others answer. */
+        post: operations["roll_back"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/orgs/{org}/deployments/{name}/rollout/hold": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** @description Both revisions stay as they are until somebody goes on or back. */
+        post: operations["hold_rollout"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/orgs/{org}/deployments/{name}/rollout/promote": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** @description A canary goes to its next step; a shadow begins to serve. */
+        post: operations["promote_rollout"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/orgs/{org}/deployments/{name}/rollout/resume": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** @description After a hold. */
+        post: operations["resume_rollout"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/orgs/{org}/deployments/{name}/rollouts": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** @description Newest first: how each revision took over, and how that ended. */
+        get: operations["list_rollouts"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/orgs/{org}/deployments/{name}/wake": {
         parameters: {
             query?: never;
@@ -530,7 +615,7 @@ export interface paths {
         delete?: never;
         options?: never;
         head?: never;
-        /** @description Its name and its limits; everything else is for ever. */
+        /** @description Its name, its limits and where it may be used from; everything else is for ever. */
         patch: operations["change_key"];
         trace?: never;
     };
@@ -956,6 +1041,9 @@ export interface components {
             needs?: components["schemas"]["NeedsInRequest"];
             pins?: components["schemas"]["PinsInRequest"];
             replicas?: number;
+            rollout?: components["schemas"]["RolloutInRequest"];
+            /** @description Why; shown with the revision */
+            reason?: string;
             limits?: components["schemas"]["LimitsInRequest"];
             /** @description Without a request for so long it sleeps; null: never */
             sleep_after_seconds?: number | null;
@@ -1017,6 +1105,8 @@ export interface components {
             last_used_at?: string | null;
             readonly status: components["schemas"]["KeyStatusEnum"];
             limits: components["schemas"]["LimitsOut"];
+            /** @description CIDR; where it may be used from. Empty: anywhere */
+            networks: string[];
             change: components["schemas"]["ChangeRefOut"];
         };
         ChoiceOut: {
@@ -1078,6 +1168,12 @@ export interface components {
             /** @description null: it never sleeps */
             sleep_after_seconds: number | null;
             hold_seconds: number;
+            /** @description The latest; null: there was none yet */
+            rollout: components["schemas"]["RolloutOut"] | null;
+            /** @description Number of the last revision that was good */
+            stable: number | null;
+            /** @description How many are to answer now */
+            wanted_replicas: number;
         };
         /** @description One page of a list. */
         DeploymentPage: {
@@ -1113,6 +1209,16 @@ export interface components {
             items: components["schemas"]["EventOut"][];
             /** @description Cursor of the next page */
             next: string | null;
+        };
+        EvidenceOut: {
+            requests: number;
+            failed: number;
+            /**
+             * Format: double
+             * @description Median of streams
+             */
+            first_token_ms: number | null;
+            streams: number;
         };
         GatewayOut: {
             gateway: string;
@@ -1177,6 +1283,8 @@ export interface components {
         KeyChangeInRequest: {
             name?: string;
             limits?: components["schemas"]["LimitsInRequest"];
+            /** @description CIDR or single addresses, IPv4 and IPv6; where the key may be used from. Empty: anywhere */
+            networks?: string[];
         };
         /** @enum {string} */
         KeyKindEnum: "member" | "service" | "playground";
@@ -1200,6 +1308,8 @@ export interface components {
             last_used_at?: string | null;
             readonly status: components["schemas"]["KeyStatusEnum"];
             limits: components["schemas"]["LimitsOut"];
+            /** @description CIDR; where it may be used from. Empty: anywhere */
+            networks: string[];
         };
         /** @description One page of a list. */
         KeyPage: {
@@ -1278,6 +1388,36 @@ export interface components {
             items: components["schemas"]["LogLineOut"][];
             next_after: number;
             more: boolean;
+        };
+        /** @description The base of every request body. Nested ones are strict too; the error names the path, as in `needs.context_length`. */
+        MarginsIn: {
+            /**
+             * Format: double
+             * @description Percentage points more of failed requests
+             */
+            failed?: number;
+            /**
+             * Format: double
+             * @description Times the old median time to the first token
+             */
+            slower?: number;
+            /** @description Of the new revision, before anything is concluded */
+            requests?: number;
+        };
+        /** @description The base of every request body. Nested ones are strict too; the error names the path, as in `needs.context_length`. */
+        MarginsInRequest: {
+            /**
+             * Format: double
+             * @description Percentage points more of failed requests
+             */
+            failed?: number;
+            /**
+             * Format: double
+             * @description Times the old median time to the first token
+             */
+            slower?: number;
+            /** @description Of the new revision, before anything is concluded */
+            requests?: number;
         };
         MeOut: {
             /** Format: uuid */
@@ -1404,6 +1544,11 @@ export interface components {
             /** Format: date-time */
             expires_at?: string | null;
             limits?: components["schemas"]["LimitsInRequest"];
+            /**
+             * @description CIDR or single addresses, IPv4 and IPv6; where the key may be used from. Empty: anywhere
+             * @default []
+             */
+            networks: string[];
         };
         /** @enum {string} */
         NewKeyKindEnum: "member" | "service";
@@ -1428,6 +1573,8 @@ export interface components {
             last_used_at?: string | null;
             readonly status: components["schemas"]["KeyStatusEnum"];
             limits: components["schemas"]["LimitsOut"];
+            /** @description CIDR; where it may be used from. Empty: anywhere */
+            networks: string[];
             change: components["schemas"]["ChangeRefOut"];
             secret: string;
         };
@@ -1598,6 +1745,14 @@ export interface components {
             name?: string;
             language?: components["schemas"]["LanguageEnum"];
         };
+        /** @description The base of every request body. Nested ones are strict too; the error names the path, as in `needs.context_length`. */
+        PromoteInRequest: {
+            /**
+             * @description All the way, not to the next step only
+             * @default false
+             */
+            fully: boolean;
+        };
         ProposalOut: {
             fits: boolean;
             choice: components["schemas"]["ChoiceOut"] | null;
@@ -1664,6 +1819,10 @@ export interface components {
                 [key: string]: unknown;
             };
             plan: components["schemas"]["PlanOut"];
+            gpus?: number;
+            reason?: string;
+            /** @description null: Berth itself */
+            created_by: components["schemas"]["UserOut"] | null;
             /** Format: date-time */
             readonly created_at: string;
         };
@@ -1679,8 +1838,64 @@ export interface components {
         RoleInRequest: {
             role: components["schemas"]["RoleEnum"];
         };
+        /** @description The base of every request body. Nested ones are strict too; the error names the path, as in `needs.context_length`. */
+        RollbackInRequest: {
+            /** @description Absent: the revision before this rollout, or the last good one */
+            number?: number;
+        };
+        /** @description How a new revision takes over. Absent: one replica after the other, watched for two minutes, back by itself if it is worse. */
+        RolloutInRequest: {
+            strategy?: components["schemas"]["StrategyEnum"];
+            /** @description canary: percents of the requests, rising */
+            steps?: number[];
+            /** @description Of each step; rolling: of watching */
+            hold_seconds?: number;
+            /** @description shadow: of the requests that are copied */
+            shadow_percent?: number;
+            margins?: components["schemas"]["MarginsInRequest"];
+            /** @description false: nothing goes on or back by itself */
+            automatic?: boolean;
+        };
+        RolloutOut: {
+            /** Format: uuid */
+            readonly id: string;
+            revision: number;
+            /** @description What it goes back to; null: the first revision */
+            base?: number | null;
+            strategy: components["schemas"]["StrategyEnum"];
+            status: components["schemas"]["RolloutOutStatusEnum"];
+            steps: number[];
+            /** @description Index of the present one; beyond the last: it takes everything */
+            step: number;
+            /** Format: date-time */
+            step_since?: string | null;
+            hold_seconds?: number;
+            shadow_percent?: number;
+            margins: components["schemas"]["MarginsIn"];
+            automatic?: boolean;
+            reason?: string;
+            message?: string;
+            readonly measured: components["schemas"]["SidesOut"] | null;
+            created_by: components["schemas"]["UserOut"] | null;
+            /** Format: date-time */
+            readonly created_at: string;
+            /** Format: date-time */
+            ended_at?: string | null;
+        };
+        /** @enum {string} */
+        RolloutOutStatusEnum: "progressing" | "paused" | "watching" | "completed" | "rolled_back" | "superseded";
+        /** @description One page of a list. */
+        RolloutPage: {
+            items: components["schemas"]["RolloutOut"][];
+            /** @description Cursor of the next page */
+            next: string | null;
+        };
         /** @enum {string} */
         ScopeEnum: "org" | "deployment" | "key" | "member";
+        SidesOut: {
+            old: components["schemas"]["EvidenceOut"];
+            new: components["schemas"]["EvidenceOut"];
+        };
         /** @enum {string} */
         SourceEnum: "sample" | "path";
         /** @enum {string} */
@@ -1727,6 +1942,8 @@ export interface components {
         };
         /** @enum {string} */
         StatementStatusEnum: "open" | "closed";
+        /** @enum {string} */
+        StrategyEnum: "rolling" | "canary" | "shadow";
         SumsOut: {
             requests: number;
             /** @description Includes cached ones */
@@ -3148,6 +3365,224 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["RevisionPage"];
+                };
+            };
+            /** @description Error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": {
+                        error: {
+                            code: string;
+                            message: string;
+                            params: {
+                                [key: string]: unknown;
+                            };
+                            field: string | null;
+                            request_id: string;
+                        };
+                    };
+                };
+            };
+        };
+    };
+    roll_back: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                name: string;
+                org: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: {
+            content: {
+                "application/json": components["schemas"]["RollbackInRequest"];
+            };
+        };
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["RolloutOut"];
+                };
+            };
+            /** @description Error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": {
+                        error: {
+                            code: string;
+                            message: string;
+                            params: {
+                                [key: string]: unknown;
+                            };
+                            field: string | null;
+                            request_id: string;
+                        };
+                    };
+                };
+            };
+        };
+    };
+    hold_rollout: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                name: string;
+                org: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["RolloutOut"];
+                };
+            };
+            /** @description Error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": {
+                        error: {
+                            code: string;
+                            message: string;
+                            params: {
+                                [key: string]: unknown;
+                            };
+                            field: string | null;
+                            request_id: string;
+                        };
+                    };
+                };
+            };
+        };
+    };
+    promote_rollout: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                name: string;
+                org: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: {
+            content: {
+                "application/json": components["schemas"]["PromoteInRequest"];
+            };
+        };
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["RolloutOut"];
+                };
+            };
+            /** @description Error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": {
+                        error: {
+                            code: string;
+                            message: string;
+                            params: {
+                                [key: string]: unknown;
+                            };
+                            field: string | null;
+                            request_id: string;
+                        };
+                    };
+                };
+            };
+        };
+    };
+    resume_rollout: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                name: string;
+                org: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["RolloutOut"];
+                };
+            };
+            /** @description Error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": {
+                        error: {
+                            code: string;
+                            message: string;
+                            params: {
+                                [key: string]: unknown;
+                            };
+                            field: string | null;
+                            request_id: string;
+                        };
+                    };
+                };
+            };
+        };
+    };
+    list_rollouts: {
+        parameters: {
+            query?: {
+                /** @description `next` of the page before */
+                cursor?: string;
+                /** @description Items on a page, 50 if absent */
+                limit?: number;
+            };
+            header?: never;
+            path: {
+                name: string;
+                org: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["RolloutPage"];
                 };
             };
             /** @description Error */

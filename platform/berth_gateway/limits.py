@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from berth_gateway import quota
 from berth_gateway.contract import Budget, BudgetScope, KeyInfo, Limits, MemberInfo, OrgInfo, Period, Route, UsageEvent
@@ -38,6 +39,15 @@ class _Bounds:
     budgets: list[Budget]
 
 
+class Standing(NamedTuple):
+    """What limits requests of one key for one deployment, until a period ends (Unix seconds) or the gate tells of a change."""
+
+    pools: list[Pool]
+    budgets: list[Budget]
+    purses: list[Purse]
+    until: float
+
+
 class Gate:
     """One worker's limits and budgets. `now` monotonic, `wall` Unix seconds; `wake` asks for a message to Valkey soon."""
 
@@ -45,7 +55,8 @@ class Gate:
         self.now = now
         self._wall = wall
         self.wake: Callable[[], None] = _nobody
-        self.connected = False
+        self.changed: Callable[[], None] = _nobody  # told when pools or purses may be others from now on
+        self._connected = False
         self.alone = False  # without any Valkey: local pools are all there is
         self.workers = 1  # gateways that were alive when Valkey was last heard
         self.waiting: deque[Waiting] = deque()
@@ -56,10 +67,22 @@ class Gate:
         self._purses: dict[tuple[str, str], Purse] = {}
         self._tidied_at = 0.0
 
+    @property
+    def connected(self) -> bool:
+        """Whether Valkey has answered lately."""
+        return self._connected
+
+    @connected.setter
+    def connected(self, connected: bool) -> None:
+        if connected is not self._connected:
+            self._connected = connected
+            for pool in self._pools.values():
+                pool.fold()  # what may be taken is another number now
+
     def apply(self, members: dict[str, MemberInfo], budgets: tuple[Budget, ...]) -> None:
         """A new snapshot. Changed limits hold from the next request on; purses of removed budgets are forgotten."""
         self._members = members
-        self._bounds.clear()
+        self._forget_bounds()
         self._budgets = {}
         for budget in budgets:
             self._budgets.setdefault((budget.scope.value, budget.subject_id), []).append(budget)
@@ -73,6 +96,10 @@ class Gate:
                 if self.alone:
                     purse.claim = current.limit_pico // self.workers
         self._prepare()
+
+    def _forget_bounds(self) -> None:
+        self._bounds.clear()
+        self.changed()
 
     def _prepare(self) -> None:
         """Purses of current periods and of those about to begin, so that no request has to wait for a purse to join."""
@@ -146,23 +173,33 @@ class Gate:
     def _lines(self, pools: list[tuple[Pool, int]], now: float) -> bytes:
         return quota.lines([pool for pool, _ in pools], now, connected=self.connected)
 
+    def standing(self, key: KeyInfo, org: OrgInfo, route: Route, at: float) -> Standing | None:
+        """What limits requests of this key for this deployment at that instant (Unix seconds); None when it is not known."""
+        bounds = self._bounds_for(key, org, route)
+        purses, until = [], float("inf")
+        for budget in bounds.budgets:
+            period = _period(budget, at)
+            if period is None:
+                return None
+            purses.append(self._purse(budget, period))
+            until = min(until, period.ends_at)
+        return Standing(bounds.pools, bounds.budgets, purses, until)
+
     def _bounds_of(self, demand: Demand) -> _Bounds:
-        name = (demand.key.key_id, demand.route.deployment_id)
+        return self._bounds_for(demand.key, demand.org, demand.route)
+
+    def _bounds_for(self, key: KeyInfo, org: OrgInfo, route: Route) -> _Bounds:
+        name = (key.key_id, route.deployment_id)
         known = self._bounds.get(name)
-        if (
-            known is None
-            or known.key is not demand.key
-            or known.org is not demand.org
-            or known.route is not demand.route
-        ):
+        if known is None or known.key is not key or known.org is not org or known.route is not route:
             if len(self._bounds) >= MOST_BOUNDS:
                 self._bounds.clear()
             known = self._bounds[name] = _Bounds(
-                demand.key,
-                demand.org,
-                demand.route,
-                list(self._find_pools(demand)),
-                list(self._find_budgets(demand)) if self._budgets else [],
+                key,
+                org,
+                route,
+                list(self._find_pools(key, org, route)),
+                list(self._find_budgets(key, org, route)) if self._budgets else [],
             )
         return known
 
@@ -172,8 +209,7 @@ class Gate:
             for pool in self._bounds_of(demand).pools
         ]
 
-    def _find_pools(self, demand: Demand) -> Iterator[Pool]:
-        key, org, route = demand.key, demand.org, demand.route
+    def _find_pools(self, key: KeyInfo, org: OrgInfo, route: Route) -> Iterator[Pool]:
         if key.limits is not None:
             yield from self._pools_for("key", key.key_id, key.limits)
         member = self._members.get(key.member_id) if key.member_id is not None and self._members else None
@@ -196,6 +232,7 @@ class Gate:
             pool = self._pools.get(name)
             if pool is None:
                 pool = self._pools[name] = Pool(f"{scope}:{subject}", kind, limit)
+            pool.fold()
             pool.limit = limit
             yield pool
 
@@ -214,12 +251,12 @@ class Gate:
     def _budgets_of(self, demand: Demand) -> list[Budget]:
         return self._bounds_of(demand).budgets
 
-    def _find_budgets(self, demand: Demand) -> Iterator[Budget]:
+    def _find_budgets(self, key: KeyInfo, org: OrgInfo, route: Route) -> Iterator[Budget]:
         for scope, subject in (
-            (BudgetScope.KEY, demand.key.key_id),
-            (BudgetScope.MEMBER, demand.key.member_id),
-            (BudgetScope.ORG, demand.org.org_id),
-            (BudgetScope.DEPLOYMENT, demand.route.deployment_id),
+            (BudgetScope.KEY, key.key_id),
+            (BudgetScope.MEMBER, key.member_id),
+            (BudgetScope.ORG, org.org_id),
+            (BudgetScope.DEPLOYMENT, route.deployment_id),
         ):
             if subject is not None:
                 yield from self._budgets.get((scope.value, subject), ())
@@ -379,7 +416,7 @@ class Gate:
         self._tidied_at = now
         wall = self._wall()
         self._pools = {name: pool for name, pool in self._pools.items() if not pool.idle}
-        self._bounds.clear()
+        self._forget_bounds()
         self._purses = {name: purse for name, purse in self._purses.items() if not purse.over(wall)}
         self._prepare()
 

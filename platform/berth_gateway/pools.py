@@ -51,7 +51,12 @@ class PoolReply(NamedTuple):
 
 
 class Pool:
-    """One limit of one subject in one worker."""
+    """One limit of one subject in one worker.
+
+    Within a tenth of a second the fast path (`fast`) counts here in plain numbers, between two calls of anything else: `turn` is that
+    slot (-1: nothing is counted so), `most` what may be taken in it, `taken` and `back` what was, `own_left` and `held_left` what
+    was left at its beginning. Every other use folds these in first.
+    """
 
     def __init__(self, subject: str, kind: Kind, limit: int) -> None:
         self.subject = subject  # "key:<id>", "member:<id>", "org:<id>", "deployment:<id>"
@@ -71,15 +76,50 @@ class Pool:
         self._pace = 0  # units in a tick, lately
         self._demanded_at = float("-inf")
         self._sent: dict[int, int] = {}
+        self.turn = -1
+        self.most = self.taken = self.back = self.own_left = self.held_left = 0
+        self._turned_at = 0.0
+
+    # The fast path
+
+    def turn_to(self, slot: int, now: float, *, connected: bool, workers: int) -> None:
+        """From here until the slot is over, or something else is asked, `taken` and `back` count (of seats `in_use`, too)."""
+        self.fold()
+        self.turn, self._turned_at = slot, now
+        if self.kind is Kind.SEATS:
+            self.most = self.held if connected else max(self._share(1, workers), self.held)
+            return
+        self.own_left = self.limit - self.own.expire(slot)
+        if connected:
+            self.most = self.held
+            self.held_left = self.free + self.held if self.heard_at > float("-inf") else self.own_left
+        else:
+            self.most = max(self._share(1, workers) - self.limit + self.own_left, self.held)
+            self.held_left = 1 << 62
+
+    def fold(self) -> None:
+        """Ends the turn: what was counted in it becomes part of the window."""
+        slot, taken, back = self.turn, self.taken, self.back
+        if slot < 0:
+            return
+        self.turn, self.taken, self.back = -1, 0, 0
+        if taken:
+            self._demand += taken
+            self._demanded_at = self._turned_at
+        if self.kind is not Kind.SEATS and (taken or back):
+            self.held = max(0, self.held - taken)
+            self._note(slot, taken - back, self._turned_at)
 
     # What requests ask
 
     @property
     def spare(self) -> int:
+        self.fold()
         return self.held - self.in_use
 
     def check(self, units: int, now: float, *, connected: bool, workers: int) -> Answer:
         """Whether `units` may be used now. Nothing is changed."""
+        self.fold()
         if not connected:
             return self._check_alone(units, now, workers)
         if self.spare >= units:
@@ -91,13 +131,17 @@ class Pool:
 
     def _check_alone(self, units: int, now: float, workers: int) -> Answer:
         """Valkey is away: each worker goes on with its fair share of the limit, at least one request."""
-        others = max(self.active, 1) if self.heard_at > float("-inf") else max(workers, 1)
-        share = max(self.limit // others, min(units, self.limit))
+        share = self._share(units, workers)
         used = self.in_use if self.kind is Kind.SEATS else self.own.expire(slot_of(now))
         return Answer.YES if used + units <= share or units <= self.spare else Answer.NO
 
+    def _share(self, units: int, workers: int) -> int:
+        others = max(self.active, 1) if self.heard_at > float("-inf") else max(workers, 1)
+        return max(self.limit // others, min(units, self.limit))
+
     def take(self, units: int, now: float) -> int:
         """Uses `units`; returns the slot, which `give_back` asks for."""
+        self.fold()
         slot = slot_of(now)
         self._demand += units
         self._demanded_at = now
@@ -111,6 +155,7 @@ class Pool:
 
     def give_back(self, slot: int, units: int, now: float) -> None:
         """Corrects what was taken in `slot`: `units` were not used after all; below 0: more were."""
+        self.fold()
         if self.kind is Kind.SEATS:
             self.in_use -= units
         elif units:
@@ -123,6 +168,7 @@ class Pool:
 
     def remaining(self, now: float, *, connected: bool) -> int:
         """What is left of the limit, as well as this worker knows."""
+        self.fold()
         if self.kind is Kind.SEATS:
             return max(0, self.limit - self.in_use)
         own = self.limit - self.own.expire(slot_of(now))
@@ -130,6 +176,7 @@ class Pool:
 
     def wait_seconds(self, units: int, now: float) -> float:
         """How long until `units` may fit."""
+        self.fold()
         if self.kind is Kind.SEATS:
             return 1.0
         if self.back_at > now:
@@ -140,6 +187,7 @@ class Pool:
 
     def tick(self, now: float) -> bool:
         """Every tenth of a second. Whether there is something to tell, to give back or to fetch ahead."""
+        self.fold()
         self._pace = max(self._demand, (self._pace * 7) // 8)
         self._demand = 0
         self.own.expire(slot_of(now))
@@ -159,6 +207,7 @@ class Pool:
     @property
     def idle(self) -> bool:
         """Nothing is held, used or to be told: the pool may be forgotten."""
+        self.fold()
         return not (self.held or self.in_use or self._uses or self._sent or self.own.used)
 
     def _ahead(self, now: float) -> int:
@@ -167,6 +216,7 @@ class Pool:
 
     def ask(self, waiting: Sequence[int], now: float) -> PoolAsk:
         """What to send for requests that wait for these units. From here on only what is kept may be used."""
+        self.fold()
         ahead = self._ahead(now)
         need = max(0, sum(waiting) - self.spare)
         kept = self.spare if waiting else min(self.spare, ahead)
@@ -178,6 +228,7 @@ class Pool:
         return PoolAsk(self.held, need, need + max(0, ahead - kept), uses)
 
     def answered(self, reply: PoolReply, now: float) -> None:
+        self.fold()
         self._sent = {}
         self.held += reply.granted
         self.free = max(0, reply.free)

@@ -52,7 +52,7 @@ class Purse:
         self.roomy = False
         self.heard_at = float("-inf")
         self.wait_until = float("-inf")  # Valkey grants nothing before, because it lost what it knew
-        self._demand = 0
+        self.demand = 0
         self._pace = 0
         self._all = 0  # the claim before what the last message gave back
 
@@ -87,7 +87,7 @@ class Purse:
 
     def reserve(self, cost: int) -> None:
         self.reserved += cost
-        self._demand += cost
+        self.demand += cost
 
     def settle(self, reserved: int, cost: int) -> None:
         """The end of a request for which `reserved` was set aside (0: it began before this budget was known)."""
@@ -98,8 +98,8 @@ class Purse:
 
     def tick(self, now: float) -> bool:
         """Every tenth of a second. Whether there is something to give back, fetch ahead or renew."""
-        self._pace = max(self._demand, (self._pace * 7) // 8)
-        self._demand = 0
+        self._pace = max(self.demand, (self._pace * 7) // 8)
+        self.demand = 0
         if not self.joined:
             return False
         if now - self.heard_at > RENEW_SECONDS or self.free < 0:
@@ -112,7 +112,7 @@ class Purse:
 
     def retire(self) -> None:
         """Wants nothing ahead any more."""
-        self._demand = self._pace = 0
+        self.demand = self._pace = 0
 
     @property
     def _ahead(self) -> int:

@@ -11,23 +11,22 @@ from dataclasses import dataclass
 import msgspec
 
 from berth_gateway.admit import Caller
+from berth_gateway.form import Form, form_of
 from berth_gateway.head import MAX_LENGTH, RequestHead
 from berth_gateway.paths import Place
 from berth_gateway.snapshot import View
 
-_LENGTH = b"content-length:"
 _MOST_DIGITS = 15
 
 
 @dataclass(slots=True)
 class Known:
-    """A head that was judged good: its bytes before and behind the number in Content-Length, and what came of them.
+    """A head that was judged good: its form, and what came of it.
 
     `view`: the one by which `caller` was found; under another, or after the key's end, it has to be found anew.
     """
 
-    before: bytes
-    behind: bytes
+    form: Form
     head: RequestHead
     place: Place
     caller: Caller
@@ -40,12 +39,11 @@ class Known:
 
     def again(self, data: bytes) -> RequestHead | None:
         """The head at the start of `data`, if it is this one but for the length of the body."""
-        before = self.before
-        if not data.startswith(before):
+        form, at = self.form, self.form.at
+        if not data.startswith(form.before):
             return None
-        at = len(before)
         end = data.find(b"\r", at, at + _MOST_DIGITS + 1)
-        if end < 0 or not data.startswith(self.behind, end):
+        if end < 0 or not data.startswith(form.behind, end):
             return None
         digits = data[at:end]
         if not digits.isdigit() or (digits[0] == 48 and end - at > 1):
@@ -55,21 +53,12 @@ class Known:
             return head
         if length > MAX_LENGTH:
             return None
-        return msgspec.structs.replace(head, length=length, consumed=end + len(self.behind))
+        return msgspec.structs.replace(head, length=length, consumed=end + form.skip)
 
 
 def remember(data: bytes, head: RequestHead, place: Place, caller: Caller, view: View) -> Known | None:
     """What to know of a head at the start of `data`; None for one without a plain Content-Length."""
     if head.length < 0 or head.chunked or head.expects_continue or not head.keep_alive:
         return None
-    raw = data[: head.consumed]
-    at = raw.lower().find(b"\r\n" + _LENGTH)
-    if at < 0:
-        return None
-    start = at + 2 + len(_LENGTH)
-    while raw[start : start + 1] == b" ":
-        start += 1
-    end = raw.find(b"\r\n", start)
-    if raw[start:end] != b"%d" % head.length:
-        return None
-    return Known(raw[:start], raw[end:], head, place, caller, view)
+    form = form_of(data[: head.consumed], head.length)
+    return None if form is None else Known(form, head, place, caller, view)

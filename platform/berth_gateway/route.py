@@ -7,6 +7,7 @@ from typing import Protocol
 
 from berth_gateway import affinity
 from berth_gateway.contract import Replica, RevisionWeight, Route
+from berth_gateway.form import Form
 from berth_gateway.health import Health
 
 MAX_IDLE = 256  # kept connections to one replica
@@ -25,6 +26,19 @@ def address(replica: Replica) -> Address:
     return (replica.host, replica.port, replica.secret)
 
 
+class Spot:
+    """What is known of one running replica: requests in flight to it, idle connections, the last used on top, and the form of its
+    last good answer's head (`form.Form`), which the next will have but for the length."""
+
+    __slots__ = ("form", "idle", "in_flight", "where")
+
+    def __init__(self, where: Address) -> None:
+        self.where = where
+        self.in_flight = 0
+        self.idle: list[Pooled] = []
+        self.form: Form | None = None
+
+
 def share(slots: int, workers: int) -> int:
     """How many requests one of `workers` gateways sends to a replica with `slots` at most: together never twice as many, so that
     little waits within engines, and one alone all of them, so that none is left unused."""
@@ -37,8 +51,7 @@ class Router:
     def __init__(self) -> None:
         self.health: Health[Address] = Health()
         self.workers = 1  # gateways that share the replicas
-        self._idle: dict[Address, list[Pooled]] = {}
-        self._in_flight: dict[Address, int] = {}
+        self._spots: dict[Address, Spot] = {}
         self._splits: dict[str, dict[int, int]] = {}  # deployment -> revision -> what it is owed
         self._turn = 0
 
@@ -99,36 +112,40 @@ class Router:
 
     # Counting
 
+    def spot(self, where: Address) -> Spot:
+        found = self._spots.get(where)
+        if found is None:
+            found = self._spots[where] = Spot(where)
+        return found
+
     def load(self, replica: Replica) -> int:
-        return self._in_flight.get(address(replica), 0)
+        spot = self._spots.get(address(replica))
+        return 0 if spot is None else spot.in_flight
 
     def begin(self, where: Address) -> None:
-        self._in_flight[where] = self._in_flight.get(where, 0) + 1
+        self.spot(where).in_flight += 1
         self.health.sent(where)
 
     def end(self, where: Address) -> None:
-        left = self._in_flight.get(where, 0) - 1
-        if left > 0:
-            self._in_flight[where] = left
-        else:
-            self._in_flight.pop(where, None)
+        spot = self.spot(where)
+        spot.in_flight = max(0, spot.in_flight - 1)
         self.health.left(where)
 
     def failed(self, where: Address, now: float) -> None:
         self.health.failed(where, now)
 
     def in_flight(self) -> int:
-        return sum(self._in_flight.values())
+        return sum(spot.in_flight for spot in self._spots.values())
 
     # Connections
 
     def take(self, where: Address) -> Pooled | None:
-        idle = self._idle.get(where)
+        idle = self.spot(where).idle
         return idle.pop() if idle else None
 
     def give_back(self, where: Address, connection: Pooled) -> bool:
         """False when there are enough already: the caller closes it."""
-        idle = self._idle.setdefault(where, [])
+        idle = self.spot(where).idle
         if len(idle) >= MAX_IDLE:
             return False
         idle.append(connection)
@@ -136,9 +153,9 @@ class Router:
 
     def forget(self, where: Address, connection: Pooled) -> None:
         """It was closed by the other side while it waited."""
-        idle = self._idle.get(where)
-        if idle and connection in idle:
-            idle.remove(connection)
+        spot = self._spots.get(where)
+        if spot is not None and connection in spot.idle:
+            spot.idle.remove(connection)
 
     def keep_only(self, routes: Iterable[Route]) -> None:
         """Closes idle connections to replicas that no route names any more."""
@@ -150,9 +167,12 @@ class Router:
                 known.update(address(r) for r in route.shadow.replicas)
             if route.weights:
                 split.add(route.deployment_id)
-        for where in [w for w in self._idle if w not in known]:
-            for connection in self._idle.pop(where):
+        for where, spot in [each for each in self._spots.items() if each[0] not in known]:
+            idle, spot.idle = spot.idle, []
+            for connection in idle:
                 connection.discard()
+            if not spot.in_flight:
+                del self._spots[where]
         self.health.keep_only(known)
         for deployment in [d for d in self._splits if d not in split]:
             del self._splits[deployment]

@@ -8,46 +8,18 @@ control plane says that their events are in PostgreSQL.
 
 from __future__ import annotations
 
-import fcntl
 import os
-from collections import OrderedDict
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable
 from pathlib import Path
 
 from berth_gateway.contract import UsageEvent
-from berth_gateway.records import OPEN, SETTLED, frame, read_records, undamaged_bytes
+from berth_gateway.records import OPEN, SETTLED, frame, read_records
+from berth_gateway.segments import Checkpoint, Segment, SpoolError, SpoolFull, recover, take_lock
+
+__all__ = ["Spool", "SpoolError", "SpoolFull"]
 
 SEGMENT_BYTES = 4 * 1024 * 1024
 RESERVE_BYTES = 8 * 1024 * 1024  # free disk below which no request is admitted, so that running ones can settle
-
-
-class SpoolError(Exception):
-    """The spool cannot be used; the text is a sentence for people."""
-
-
-class SpoolFull(Exception):
-    """A record could not be written. Nothing of it is in the file."""
-
-
-@dataclass(slots=True)
-class Segment:
-    """`base`: position of its first settled event; `end`: one behind its last."""
-
-    path: Path
-    serial: int
-    base: int
-    end: int
-    size: int
-
-
-@dataclass(slots=True)
-class Checkpoint:
-    """Descriptors to be synced: finished segments (then closed) and the active one. `position` is durable afterwards."""
-
-    position: int
-    fd: int
-    finished: list[int]
 
 
 class Spool:
@@ -57,8 +29,10 @@ class Spool:
         self._folder = folder
         self._segment_bytes = segment_bytes
         self._segments: list[Segment] = []
-        self._open: OrderedDict[str, UsageEvent] = OrderedDict()
-        self._late: list[UsageEvent] = []  # settled, but the disk was full
+        self.open_records: dict[
+            object, bytes
+        ] = {}  # by event id, as they stand in the file: carried into each new segment
+        self._late: list[bytes] = []  # settled, but the disk was full
         self._fd = -1
         self._unsynced: list[int] = []  # descriptors of finished segments, to be synced and closed
         self._dirty = False
@@ -67,7 +41,7 @@ class Spool:
         self.torn = 0  # damaged records met at start
         self.recovered = 0  # events settled at start
         self.failures = 0
-        self._lock = self._take_lock()
+        self._lock = take_lock(folder)
         try:
             self._recover()
         except OSError as fault:
@@ -97,27 +71,36 @@ class Spool:
 
     def accept(self, event: UsageEvent) -> None:
         """Before a request goes upstream. Raises SpoolFull: then it must not go."""
-        if self._late:
-            self._settle_late()
-        self._write(((OPEN, event),))
-        self._open[event.event_id] = event
+        record = frame(OPEN, event)
+        self.write(record)
+        self.open_records[event.event_id] = record
 
     def progress(self, events: list[UsageEvent]) -> None:
         """The state of running requests. Best effort: without it a killed gateway bills what it last knew."""
-        for event in events:
-            self._open[event.event_id] = event
+        records = {event.event_id: frame(OPEN, event) for event in events}
+        self.open_records.update(records)
         try:
-            self._write([(OPEN, event) for event in events])
+            self._write(b"".join(records.values()))
         except SpoolFull:
             return
 
     def settle(self, event: UsageEvent) -> None:
         """The end of a request; exactly once for each accepted one. Kept in memory if the disk is full, and tried again."""
-        self._open.pop(event.event_id, None)
+        self.open_records.pop(event.event_id, None)
+        self.settle_record(frame(SETTLED, event))
+
+    def settle_record(self, record: bytes) -> None:
+        """The same for an event that is a record already and is not open any more."""
         try:
-            self._write(((SETTLED, event),))
+            self._write(record, 1)
         except SpoolFull:
-            self._late.append(event)
+            self._late.append(record)
+
+    def write(self, records: bytes, settled: int = 0) -> None:
+        """Records of several requests in one go, `settled` of them SETTLED. Raises SpoolFull; then none of them is written."""
+        if self._late:
+            self._settle_late()
+        self._write(records, settled)
 
     def retry(self) -> None:
         """Tries again what the disk had no room for."""
@@ -134,12 +117,11 @@ class Spool:
 
     def _settle_late(self) -> None:
         while self._late:
-            self._write(((SETTLED, self._late[0]),))
+            self._write(self._late[0], 1)
             self._late.pop(0)
 
-    def _write(self, records: tuple[tuple[int, UsageEvent], ...] | list[tuple[int, UsageEvent]]) -> None:
+    def _write(self, data: bytes, settled: int = 0) -> None:
         segment = self._segments[-1]
-        data = b"".join(frame(kind, event) for kind, event in records)
         try:
             written = os.write(self._fd, data)
         except OSError:
@@ -150,7 +132,7 @@ class Spool:
             self.failures += 1
             raise SpoolFull
         segment.size += written
-        segment.end += sum(kind == SETTLED for kind, _ in records)
+        segment.end += settled
         self._dirty = True
         if segment.size >= self._segment_bytes:
             self._rotate()
@@ -158,15 +140,15 @@ class Spool:
     def _rotate(self) -> None:
         """A new segment, beginning with what is open, so that older ones can be deleted whole."""
         try:
-            self._begin_segment(self.next_position, list(self._open.values()))
+            self._begin_segment(self.next_position, self.open_records.values())
         except (OSError, SpoolFull):
             self.failures += 1  # the old segment just grows on
 
-    def _begin_segment(self, base: int, carried: list[UsageEvent]) -> None:
+    def _begin_segment(self, base: int, carried: Iterable[bytes]) -> None:
         serial = self._segments[-1].serial + 1 if self._segments else 1
         path = self._folder / f"{serial:010d}-{base:020d}.spool"
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o600)
-        data = b"".join(frame(OPEN, event) for event in carried)
+        data = b"".join(carried)
         try:
             if os.write(fd, data) < len(data):
                 raise OSError
@@ -245,9 +227,9 @@ class Spool:
         self.sync()
         pending = [e for s in self._segments for k, e in read_records(s.path, s.size) if k == SETTLED]
         try:
-            self._begin_segment(position, list(self._open.values()))
+            self._begin_segment(position, self.open_records.values())
             for event in pending:
-                self._write(((SETTLED, event),))
+                self._write(frame(SETTLED, event), 1)
         except (OSError, SpoolFull):
             self.failures += 1
             return
@@ -255,52 +237,16 @@ class Spool:
 
     # Starting and stopping
 
-    def _take_lock(self) -> int:
-        try:
-            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            lock = os.open(self._folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        except OSError as fault:
-            raise SpoolError(f"The spool folder {self._folder} cannot be used: {fault.strerror}.") from None
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            os.close(lock)
-            raise SpoolError(
-                f"Another gateway process uses the spool folder {self._folder}. Give each its own BERTH_GATEWAY_DIR."
-            ) from None
-        return lock
-
     def _recover(self) -> None:
-        unsettled: OrderedDict[str, UsageEvent] = OrderedDict()
-        for path in sorted(self._folder.glob("*.spool")):
-            serial, _, first = path.stem.partition("-")
-            if not (serial.isdecimal() and first.isdecimal()):
-                continue  # somebody else's file
-            segment = Segment(path, int(serial), int(first), int(first), 0)
-            for kind, event in self._whole_records(segment):
-                if kind == SETTLED:
-                    segment.end += 1
-                    unsettled.pop(event.event_id, None)
-                else:
-                    unsettled[event.event_id] = event
-            self._segments.append(segment)
+        self._segments, unsettled, self.torn = recover(self._folder)
         base = self._segments[-1].end if self._segments else 0
         self.acknowledged = self._segments[0].base if self._segments else 0
         self._begin_segment(base, [])
-        for event in unsettled.values():
-            self._write(((SETTLED, event),))
+        for event in unsettled:
+            self._write(frame(SETTLED, event), 1)
             self.recovered += 1
         self.sync()
         self.durable = self.next_position
-
-    def _whole_records(self, segment: Segment) -> Iterator[tuple[int, UsageEvent]]:
-        """Records up to the first damaged one; the torn tail behind it is cut off."""
-        size = segment.path.stat().st_size
-        yield from read_records(segment.path, size)
-        segment.size = undamaged_bytes(segment.path, size)
-        if segment.size < size:
-            self.torn += 1
-            os.truncate(segment.path, segment.size)
 
     def close(self) -> None:
         self.retry()

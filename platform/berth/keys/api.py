@@ -15,6 +15,7 @@ from rest_framework.response import Response
 
 from berth.keys import services
 from berth.keys.models import ApiKey, KeyKind
+from berth.keys.networks import LONGEST, MOST
 from berth.orgs.idempotency import idempotent
 from berth.orgs.limits import LimitsIn, LimitsOut
 from berth.orgs.permissions import Action
@@ -31,12 +32,15 @@ class KeyOut(serializers.ModelSerializer[ApiKey]):
     )
     status = serializers.SerializerMethodField()
     limits = LimitsOut()
+    networks = serializers.ListField(
+        child=serializers.CharField(), help_text="CIDR; where it may be used from. Empty: anywhere"
+    )
 
     class Meta:
         model = ApiKey
         fields = [
             "id", "name", "kind", "hint", "scopes", "deployment_ids", "created_by", "created_at", "expires_at", "revoked_at",
-            "last_used_at", "status", "limits",
+            "last_used_at", "status", "limits", "networks",
         ]  # fmt: skip
 
     @extend_schema_field(serializers.ChoiceField(choices=["active", "expired", "revoked"]))
@@ -70,6 +74,16 @@ class PlaygroundKeyOut(serializers.Serializer[Any]):
     change = ChangeRefOut()
 
 
+def _networks(**how: Any) -> serializers.ListField:
+    """Networks in CIDR form, or single addresses."""
+    return serializers.ListField(
+        child=serializers.CharField(max_length=LONGEST),
+        max_length=MOST,
+        help_text="CIDR or single addresses, IPv4 and IPv6; where the key may be used from. Empty: anywhere",
+        **how,
+    )
+
+
 class NewKeyIn(StrictSerializer):
     name = serializers.CharField(max_length=80)
     kind = serializers.ChoiceField(choices=[KeyKind.MEMBER.value, KeyKind.SERVICE.value], default=KeyKind.MEMBER.value)
@@ -77,6 +91,7 @@ class NewKeyIn(StrictSerializer):
     deployment_ids = serializers.ListField(child=serializers.UUIDField(), max_length=100, allow_null=True, default=None)
     expires_at = serializers.DateTimeField(allow_null=True, default=None)
     limits = LimitsIn(required=False)
+    networks = _networks(default=[])
 
 
 class KeyChangeIn(StrictSerializer):
@@ -84,6 +99,7 @@ class KeyChangeIn(StrictSerializer):
 
     name = serializers.CharField(required=False, max_length=80)
     limits = LimitsIn(required=False)
+    networks = _networks(required=False)
 
 
 def status_of(key: ApiKey, now: datetime) -> str:
@@ -118,7 +134,7 @@ class KeyView(OrgView):
 
     @extend_schema(operation_id="change_key", request=KeyChangeIn, responses=ChangedKeyOut)
     def patch(self, request: Request, org: str, key_id: UUID) -> Response:
-        """Its name and its limits; everything else is for ever."""
+        """Its name, its limits and where it may be used from; everything else is for ever."""
         changed = services.change_key(self.member, key_id, **read_body(KeyChangeIn, request))
         return Response({**KeyOut(changed.key).data, "change": {"id": changed.change}})
 

@@ -23,6 +23,9 @@ class ApiKey(Limited, OrgOwned):
     hint = models.CharField(max_length=4)  # the last four characters, to tell keys apart
     scopes = ArrayField(models.CharField(max_length=32), default=list)
     deployment_ids = ArrayField(models.UUIDField(), null=True, blank=True)  # null: every deployment of the organisation
+    networks = ArrayField(
+        models.CharField(max_length=43), default=list, blank=True
+    )  # CIDR; empty: usable from anywhere
     created_by = models.ForeignKey(User, on_delete=models.PROTECT, related_name="+")
     expires_at = models.DateTimeField(null=True, blank=True)
     last_used_at = models.DateTimeField(null=True, blank=True)  # moved forward by metering when usage arrives

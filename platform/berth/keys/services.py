@@ -13,6 +13,7 @@ from django.db.models.expressions import Exists, OuterRef
 
 from berth.keys.hooks import known_deployments
 from berth.keys.models import ApiKey, KeyKind
+from berth.keys.networks import normal_networks
 from berth.keys.secret import new_secret
 from berth.orgs.models import Member, User
 from berth.orgs.permissions import MATRIX, Action, allows
@@ -110,6 +111,7 @@ def create_key(
     deployment_ids: Collection[UUID] | None = None,
     expires_at: datetime | None = None,
     limits: Mapping[str, int | None] | None = None,
+    networks: Collection[str] = (),
     now: datetime,
 ) -> Issued:
     """Conflict when a key that still works has that name."""
@@ -130,6 +132,7 @@ def create_key(
                 deployment_ids=None if deployment_ids is None else sorted(set(deployment_ids)),
                 created_by=maker.user,
                 expires_at=expires_at,
+                networks=normal_networks(networks),
                 **{f"limit_{name}": value for name, value in held.items()},
             )
     except IntegrityError:
@@ -147,15 +150,23 @@ def create_playground_key(maker: Member, *, now: datetime) -> Issued:
 
 @transaction.atomic
 def change_key(
-    member: Member, key_id: UUID, *, name: str | None = None, limits: Mapping[str, int | None] | None = None
+    member: Member,
+    key_id: UUID,
+    *,
+    name: str | None = None,
+    limits: Mapping[str, int | None] | None = None,
+    networks: Collection[str] | None = None,
 ) -> Changed:
-    """The name is for people; limits hold on every gateway within a second. What is absent stays."""
+    """The name is for people; limits and networks hold on every gateway within a second. What is absent stays."""
     key = _locked(member, key_id)
     fields = []
     if limits is not None:
         held = _own_limits(member, key.kind, limits)
         _require_limits_within(member, held)
         fields = key.set_limits(held)
+    if networks is not None:
+        key.networks = normal_networks(networks)
+        fields.append("networks")
     if name is not None:
         key.name = name
         fields.append("name")

@@ -26,6 +26,7 @@ interface Draft {
   rpm: string; // "" = no limit, here and below
   tpm: string;
   concurrency: string;
+  networks: string; // one a line, or separated by commas; "" = from anywhere
 }
 
 const LIMITS = ["rpm", "tpm", "concurrency"] as const;
@@ -41,7 +42,7 @@ export function CreateKeyDialog({ onClose, onCreated }: { onClose: () => void; o
   const client = useQueryClient();
   const idempotency = useIdempotencyKey();
   const errorText = useErrorText();
-  const [draft, setDraft] = useState<Draft>({ name: "", kind: "member", days: "90", only: false, deployments: [], rpm: "", tpm: "", concurrency: "" });
+  const [draft, setDraft] = useState<Draft>({ name: "", kind: "member", days: "90", only: false, deployments: [], rpm: "", tpm: "", concurrency: "", networks: "" });
   const [checked, setChecked] = useState(false);
   const [opened] = useState(serverNow); // one instant for the form's life: the same form twice is the same request
   const body = toBody(draft, opened);
@@ -57,6 +58,7 @@ export function CreateKeyDialog({ onClose, onCreated }: { onClose: () => void; o
   const noneChosen = draft.only && draft.deployments.length === 0;
   const wrongLimit = LIMITS.some((limit) => limitIsWrong(draft[limit]));
   const refused = create.isError ? toApiError(create.error) : null;
+  const networksError = refused?.field === "networks" ? errorText(refused) : null;
   const nameError = checked && noName ? t("keys.nameRequired") : refused?.field === "name" ? errorText(refused) : null;
   const submit = (event: SubmitEvent) => {
     event.preventDefault();
@@ -82,7 +84,8 @@ export function CreateKeyDialog({ onClose, onCreated }: { onClose: () => void; o
         </Select>
         <DeploymentChoice draft={draft} onChange={change} error={checked && noneChosen ? t("keys.deployments.none") : null} />
         <LimitFields draft={draft} onChange={change} checked={checked} />
-        {refused && refused.field !== "name" ? <ErrorNotice error={refused} /> : null}
+        <Input label={t("keys.networks")} help={t("keys.networks.help")} error={networksError} placeholder="203.0.113.0/24, 2001:db8::/32" autoComplete="off" spellCheck={false} value={draft.networks} onChange={(event) => change({ networks: event.target.value })} />
+        {refused && refused.field !== "name" && refused.field !== "networks" ? <ErrorNotice error={refused} /> : null}
         <div className="dialog-actions">
           <Button onClick={onClose}>{t("common.cancel")}</Button>
           <Button type="submit" kind="primary" busy={create.isPending}>{create.isPending ? t("keys.creating") : t("keys.create")}</Button>
@@ -147,6 +150,8 @@ function toBody(draft: Draft, now: number): CreateKey {
   const body: CreateKey = { name: draft.name.trim(), kind: draft.kind };
   if (draft.days !== "") body.expires_at = new Date(now + Number(draft.days) * DAY_MS).toISOString();
   if (draft.only) body.deployment_ids = [...draft.deployments];
+  const networks = draft.networks.split(/[\s,;]+/).filter((each) => each !== "");
+  if (networks.length > 0) body.networks = networks;
   const limits: NonNullable<CreateKey["limits"]> = {};
   for (const limit of LIMITS) {
     const value = wholeNumber(draft[limit]);

@@ -95,7 +95,7 @@ function KeyTable({ query, changes, onRevoke }: { query: ReturnType<typeof useKe
   );
 }
 
-function Scope({ apiKey: { deployment_ids: only, limits } }: { apiKey: ApiKey }) {
+function Scope({ apiKey: { deployment_ids: only, limits, networks } }: { apiKey: ApiKey }) {
   const { t } = useI18n();
   const shown = [
     limits.rpm === null ? null : t("keys.limits.shortRpm", { n: limits.rpm }),
@@ -106,6 +106,7 @@ function Scope({ apiKey: { deployment_ids: only, limits } }: { apiKey: ApiKey })
     <>
       <div className="nowrap">{only === null ? t("keys.scope.all") : t("keys.scope.some", { n: only.length })}</div>
       {shown.length > 0 ? <div className="small muted">{shown.join(" · ")}</div> : null}
+      {networks.length > 0 ? <div className="small muted" title={networks.join(", ")}>{t("keys.networks.short", { n: networks.length })}</div> : null}
     </>
   );
 }

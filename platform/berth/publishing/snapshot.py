@@ -86,7 +86,16 @@ def _keys(now: datetime) -> tuple[KeyInfo, ...]:
         .annotate(member_id=Subquery(owners.values("pk")[:1]))
         .order_by("id")
         .values_list(
-            "digest", "id", "org_id", "scopes", "deployment_ids", "expires_at", "kind", "member_id", *LIMIT_FIELDS
+            "digest",
+            "id",
+            "org_id",
+            "scopes",
+            "deployment_ids",
+            "expires_at",
+            "kind",
+            "networks",
+            "member_id",
+            *LIMIT_FIELDS,
         )
     )
     return tuple(
@@ -99,8 +108,9 @@ def _keys(now: datetime) -> tuple[KeyInfo, ...]:
             expires_at=None if expires_at is None else int(expires_at.timestamp()),
             member_id=None if kind == KeyKind.SERVICE or member_id is None else str(member_id),
             limits=for_gateways(*limits),
+            networks=tuple(networks),
         )
-        for digest, key_id, org_id, scopes, deployments, expires_at, kind, member_id, *limits in rows
+        for digest, key_id, org_id, scopes, deployments, expires_at, kind, networks, member_id, *limits in rows
     )
 
 

@@ -15,7 +15,8 @@ from berth.keys.models import ApiKey, KeyKind
 from berth.keys.secret import digest_of
 from berth.orgs.models import Member
 from berth.outbox.models import Change
-from berth_gateway.contract import key_well_formed
+from berth.publishing.snapshot import build
+from berth_gateway.contract import KeyInfo, key_well_formed
 from tests import make
 
 pytestmark = pytest.mark.django_db
@@ -74,6 +75,10 @@ def test_no_table_holds_a_secret(tmp_path: Any, valkey: Any) -> None:
         ({"kind": "playground"}, 400, "invalid"),
         ({"deployment_ids": []}, 400, "key.no_deployment"),
         ({"expires_at": "2020-01-01T00:00:00Z"}, 400, "key.expires_in_past"),
+        ({"networks": ["203.0.113.7/24"]}, 400, "key.network_invalid"),
+        ({"networks": ["0.0.0.0/0"]}, 400, "key.network_all"),
+        ({"networks": ["here"]}, 400, "key.network_invalid"),
+        ({"networks": ["192.0.2.1"] * 51}, 400, "invalid"),
         ({"owner": "x"}, 400, "unknown_field"),
         ({"org": "x"}, 400, "unknown_field"),
         ({"created_by": "x"}, 400, "unknown_field"),
@@ -192,3 +197,21 @@ def test_a_service_key_is_never_freed_of_its_makers_limits() -> None:
     sent = {"limits": {"rpm": None, "tpm": 5}}
     changed = client.patch(url(boss, f"/{made['id']}"), sent, "application/json").json()
     assert (changed["limits"]["rpm"], changed["limits"]["tpm"]) == (10, 5)
+
+
+def test_a_key_may_be_bound_to_networks_and_loosened_again() -> None:
+    ann = make.member(make.org(), "developer")
+    client = make.client(ann.user)
+    made = post(client, url(ann), {"name": "ci", "networks": ["192.0.2.7", "2001:DB8::/32", "192.0.2.7/32"]}).json()
+    assert made["networks"] == ["192.0.2.7/32", "2001:db8::/32"]
+    (told,) = [key for key in snapshot_keys() if key.key_id == made["id"]]
+    assert told.networks == ("192.0.2.7/32", "2001:db8::/32")
+    changed = client.patch(url(ann, f"/{made['id']}"), {"networks": []}, "application/json").json()
+    assert changed["networks"] == [] and changed["change"]["id"] > made["change"]["id"]
+    assert client.patch(url(ann, f"/{made['id']}"), {"name": "cd"}, "application/json").json()["networks"] == []
+    (told,) = [key for key in snapshot_keys() if key.key_id == made["id"]]
+    assert told.networks == ()
+
+
+def snapshot_keys() -> tuple[KeyInfo, ...]:
+    return build(epoch=make.new_id(), version=1, now=datetime.now(UTC)).keys

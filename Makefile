@@ -34,7 +34,7 @@ DASHBOARD := $(if $(HAS_DASHBOARD),frontend/dist/.stamp)
 # The packages, the dashboard's and the first data.
 NEEDED_MB := 1200
 
-.PHONY: help setup environment dashboard up test check requirements bench bench-gateway clean browser clients
+.PHONY: help setup environment dashboard up test test-slow check requirements bench bench-gateway clean browser clients
 
 help: ## show what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -49,8 +49,12 @@ up: ## start the platform; Ctrl-C stops it, the next `make up` resumes it
 test: browser ## everything on real services, a real engine and a real browser (ARGS=… for pytest, JOBS=2 processes)
 	+@$(call LOCKED,$(VENV)/.stamp-dev $(CLIENT_STAMPS) $(DASHBOARD))
 	@$(if $(HAS_DASHBOARD),$(NODE_ENV); cd frontend && npm test --silent,true)
-	@chosen=; if ! command -v chromium >/dev/null 2>&1; then chosen='-m not(browser)'; fi; \
+	@chosen=; if ! command -v chromium >/dev/null 2>&1; then chosen='-m not(browser or slow)'; fi; \
 	$(PY) -m pytest -n $(JOBS) --dist loadscope --no-loadscope-reorder $${chosen:+"$$chosen"} $(ARGS)
+
+test-slow: ## the tests that take minutes (ARGS=… for pytest)
+	+@$(call LOCKED,$(VENV)/.stamp-dev $(CLIENT_STAMPS) $(DASHBOARD))
+	@$(PY) -m pytest -m slow $(ARGS)
 
 check: ## lint, types, import contracts, drift of schemas and migrations
 	+@$(call LOCKED,$(VENV)/.stamp-dev $(if $(HAS_DASHBOARD),frontend/node_modules/.stamp))

@@ -16,6 +16,7 @@ WAKING: Final = "waking"  # the reason of a start that follows a sleep
 SURGE: Final = 1  # replicas above the wanted number while one revision replaces another
 
 SOON, NO_ROOM, IDLE, NEVER = 0.5, 3.0, 10.0, 3600.0  # seconds until the next look
+REST: Final = 3600.0  # of one that has what it wants: the sweep sees within seconds when that changes
 JUDGE: Final = 2.0  # seconds between two looks at a rollout in which nothing moves
 
 

@@ -9,6 +9,7 @@ from berth.deployments.decision import (
     IDLE,
     JUDGE,
     NO_ROOM,
+    REST,
     SOON,
     WAKING,
     Action,
@@ -70,7 +71,7 @@ def _all_there(it: Situation) -> Decision:
     if it.fleet.old or any(seen.drain for seen in it.fleet.leaving):
         return it.decided(State.READY, "", "", SOON)
     due = it.sleep_due
-    return it.decided(State.READY, "", "", IDLE if due is None else min(due - it.world.now, IDLE))
+    return it.decided(State.READY, "", "", REST if due is None else min(due - it.world.now, REST))
 
 
 def _preempted(it: Situation) -> Decision:

@@ -143,6 +143,14 @@ class FakeProvider:
         for phase in _ON_THE_WAY[_ON_THE_WAY.index(self._replicas[replica].phase) + 1 :]:
             self.advance(replica, phase)
 
+    def clone(self, replica: str, others: list[tuple[str, str]]) -> None:
+        """Script: replicas just like this one, by name and deployment, that nobody started."""
+        with self._lock:
+            like = self._replicas[replica]
+            for name, deployment_id in others:
+                made = msgspec.structs.replace(like, name=name, deployment_id=deployment_id, updated_at=self.now())
+                self._replicas[name], self.specs[name] = made, msgspec.structs.replace(self.specs[replica], files=())
+
     def fail(self, replica: str, reason: str, message: str = "It failed, as the script says.") -> None:
         """Script: the replica fails and says why."""
         with self._lock:

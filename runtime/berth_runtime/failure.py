@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+HUNG = "engine_hung"
+# Troubles of a running engine after which another start may help.
+RESTARTED = frozenset({HUNG, "engine_exited", "out_of_memory"})
+
 
 class Failure(Exception):
     """The replica cannot go on. `reason` is a stable code, `message` a sentence for people without text of requests."""

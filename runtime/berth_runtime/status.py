@@ -16,6 +16,7 @@ from berth_runtime.files import write_atomically
 from berth_runtime.spec import STATUS_FORMAT, EngineMetrics, LaunchSpec, Phase, PhaseTiming, ReplicaStatus
 
 BEAT_SECONDS: Final = 1.0
+_MOST_PHASES: Final = 64  # of an engine that was started again and again, the last ones
 FINAL: Final = (Phase.STOPPED, Phase.FAILED)
 
 
@@ -48,19 +49,25 @@ class StatusBoard:
     def enter(
         self, phase: Phase, *, port: int | None = None, reason: str | None = None, message: str | None = None
     ) -> None:
-        """Ends the running phase and begins another. After a final phase nothing is written any more."""
+        """Ends the running phase and begins another. After a final phase nothing is written any more.
+
+        `port` 0: nothing listens any more. A phase of its own kind before it that is empty is replaced, not ended.
+        """
         now = time.time()
         with self._lock:
             if self._status.phase in FINAL:
                 return
             *before, running = self._status.phases
-            ended = msgspec.structs.replace(running, ended_at=now)
             begun = PhaseTiming(phase, now, ended_at=now if phase in FINAL else None)
+            if running.phase is phase or (phase is Phase.FETCHING and not before):
+                phases = (*before, begun)
+            else:
+                phases = (*before, msgspec.structs.replace(running, ended_at=now), begun)
             self._status = msgspec.structs.replace(
                 self._status,
                 phase=phase,
-                phases=(*before, ended, begun),
-                port=port if port is not None else self._status.port,
+                phases=phases[-_MOST_PHASES:],
+                port=self._status.port if port is None else port or None,
                 reason=reason,
                 message=message,
             )

@@ -1,4 +1,4 @@
-"""One replica's life: verify, load, generate the first token, be ready, drain, end."""
+"""One replica's life: fetch, verify, load, generate the first token, be ready, drain, end."""
 
 from __future__ import annotations
 
@@ -14,12 +14,16 @@ import msgspec
 from berth_runtime.child import Child
 from berth_runtime.engines import engine as events
 from berth_runtime.engines.engine import Call, Engine
-from berth_runtime.failure import Failure, Halt
+from berth_runtime.failure import HUNG, RESTARTED, Failure, Halt
+from berth_runtime.fetch import Fetcher
 from berth_runtime.lifeline import Lifeline
 from berth_runtime.lines import Kept, LineFilter
 from berth_runtime.log import ReplicaLog
+from berth_runtime.prepare import lay_out, with_files
 from berth_runtime.probe import Probe
+from berth_runtime.pulse import Pulse
 from berth_runtime.spec import EngineMetrics, LaunchSpec, Phase
+from berth_runtime.specfile import all_files
 from berth_runtime.status import StatusBoard
 from berth_runtime.verify import verify_files
 from berth_runtime.wake import Wake
@@ -28,6 +32,8 @@ _POLL_SECONDS: Final = 0.1
 _METRICS_SECONDS: Final = 1.0
 _METRICS_TIMEOUT: Final = 10.0  # the engine answers between two batches, and one may take long on a CPU
 _BACKSTOP_SECONDS: Final = 10.0
+_BACKOFF_SECONDS: Final = 1.0  # before the first restart; twice as long before each further one
+_LONGEST_BACKOFF: Final = 60.0
 
 
 class StopOrder(msgspec.Struct, frozen=True):
@@ -51,6 +57,8 @@ class Supervisor:
         self._port: int | None = None
         self._trouble: tuple[str, str] | None = None  # event and sentence from the engine's own output
         self._metrics: tuple[int, EngineMetrics] = (0, EngineMetrics())  # how often measured, and the last of them
+        self._pulse = Pulse(spec.liveness_seconds)
+        self._lives = 0  # how often the engine was started
         self._deadline = time.monotonic() + spec.start_deadline_seconds
 
     def order_stop(self) -> None:
@@ -63,8 +71,8 @@ class Supervisor:
         self._board.beat(self._log.tick)
         try:
             self._hold_lifeline()
-            self._start()
-            self._watch()
+            self._bring_files()
+            self._live()
         except Failure as failure:
             self._end(Phase.FAILED, failure.reason, failure.message)
         except Halt as halt:
@@ -73,9 +81,48 @@ class Supervisor:
             self._end(Phase.FAILED, "agent_error", f"The runtime met an error of its own ({type(error).__name__}).")
         return self._board.phase
 
-    def _start(self) -> None:
-        verify_files(self._spec.files, Path(self._spec.state_dir) / "verified.json", self._verified)
+    def _bring_files(self) -> None:
+        files = all_files(self._spec)
+        if any(file.url for file in files):
+            self._board.enter(Phase.FETCHING)
+            self._spec = with_files(self._spec, Fetcher(self._spec, self._progress).bring(files))
+            self._log.say("all files are here")
+            self._board.enter(Phase.VERIFYING)
+        verify_files(all_files(self._spec), Path(self._spec.state_dir) / "verified.json", self._progress)
+        lay_out(self._spec)
         self._log.say("all files are what they should be; starting the engine")
+
+    def _live(self) -> None:
+        """The engine's lives, one after the other, as long as the spec grants another."""
+        while True:
+            try:
+                self._start()
+                self._watch()
+            except Failure as failure:
+                if (
+                    failure.reason not in RESTARTED
+                    or self._board.phase is not Phase.READY
+                    or self._lives > self._spec.restarts
+                ):
+                    raise
+                self._await_restart(failure)
+
+    def _await_restart(self, failure: Failure) -> None:
+        """Ends what is left of the engine, and waits longer each time."""
+        if self._child:
+            self._child.finish()
+        self._child, self._port, self._trouble = None, None, None
+        self._log.say(failure.message)
+        self._board.enter(Phase.LOADING, port=0, reason=failure.reason, message=failure.message)
+        pause = min(_BACKOFF_SECONDS * 2 ** (self._lives - 1), _LONGEST_BACKOFF)
+        self._deadline = time.monotonic() + pause + self._spec.start_deadline_seconds
+        until = time.monotonic() + pause
+        while time.monotonic() < until:
+            self._pause()
+        self._log.say(f"starting the engine again, for the {self._lives + 1}. time")
+
+    def _start(self) -> None:
+        self._lives += 1
         self._board.enter(Phase.LOADING)
         output = LineFilter(self._engine.rules, self._heard, self._log.withhold)
         self._child = Child(
@@ -90,7 +137,8 @@ class Supervisor:
         self._warm(probe)
         self._board.enter(Phase.READY)
         self._log.say("ready: the first token was generated")
-        threading.Thread(target=self._measure, args=(probe,), name="metrics", daemon=True).start()
+        self._pulse.begin()
+        threading.Thread(target=self._measure, args=(probe, self._lives), name="metrics", daemon=True).start()
 
     def _wait_for_health(self) -> Probe:
         while self._port is None:
@@ -109,17 +157,24 @@ class Supervisor:
 
     def _warm(self, probe: Probe) -> None:
         """A real generation, and the settings that the engine really runs with."""
-        remaining = max(self._deadline - time.monotonic(), 1)
-        status, answer = self._beside(lambda: probe.ask(self._engine.first_token(self._spec), remaining))
-        if status != 200 or self._engine.tokens_in(answer) < 1:
-            raise Failure("no_first_token", f"The engine loaded the model but generated nothing (status {status}).")
+        for number, model in enumerate((self._spec.model_alias, *(adapter.name for adapter in self._spec.adapters))):
+            status, answer = self._ask(probe, self._engine.first_token(self._spec, model))
+            if status != 200 or self._engine.tokens_in(answer) < 1:
+                what = f"adapter {number}" if number else "model"
+                raise Failure(
+                    "no_first_token", f"The engine loaded the {what} but generated nothing (status {status})."
+                )
         if self._engine.settings_path:
-            path = self._engine.settings_path
-            status, answer = self._beside(lambda: probe.ask(Call("GET", path), remaining))
+            status, answer = self._ask(probe, Call("GET", self._engine.settings_path))
             difference = self._engine.difference(self._spec, answer)
             if difference:
                 raise Failure("settings_not_effective", difference)
-        self._require_one_port()
+        if not self._engine.inner_ports:
+            self._require_one_port()
+
+    def _ask(self, probe: Probe, call: Call) -> tuple[int, bytes]:
+        remaining = max(self._deadline - time.monotonic(), 1)
+        return self._beside(lambda: probe.ask(call, remaining))
 
     def _require_one_port(self) -> None:
         """Whatever else listens could be a way around the secret."""
@@ -148,7 +203,16 @@ class Supervisor:
         while not self._stop_ordered:
             self._wake.wait(_METRICS_SECONDS)
             self._check()
+            self._check_pulse()
         self._drain()
+        raise Halt
+
+    def _check_pulse(self) -> None:
+        silence = self._pulse.missing()
+        if silence:
+            raise Failure(
+                HUNG, f"The engine runs but does not work: {silence} for {self._spec.liveness_seconds} seconds."
+            )
 
     def _drain(self) -> None:
         """Waits until nothing runs, measured twice after the order came, or until the time is over."""
@@ -162,7 +226,6 @@ class Supervisor:
             if count > measured:
                 measured = count
                 idle = idle + 1 if metrics.running == 0 and not metrics.queued else 0
-        raise Halt
 
     def _drain_seconds(self) -> float:
         try:
@@ -171,16 +234,17 @@ class Supervisor:
         except (OSError, msgspec.DecodeError):
             return self._spec.drain_seconds
 
-    def _measure(self, probe: Probe) -> None:
-        path = self._engine.metrics_path
-        while path:
+    def _measure(self, probe: Probe, life: int) -> None:
+        path = self._engine.metrics_path or self._engine.health_path
+        while life == self._lives:
             try:
                 status, answer = probe.ask(Call("GET", path), _METRICS_TIMEOUT)
             except OSError:
                 status, answer = 0, b""
-            if status == 200:
+            if status == 200 and life == self._lives:
                 metrics = self._engine.metrics(answer.decode("utf-8", "replace"))
                 self._metrics = (self._metrics[0] + 1, metrics)
+                self._pulse.felt(metrics)
                 self._board.measured(metrics)
             time.sleep(_POLL_SECONDS if self._stop_ordered else _METRICS_SECONDS)
 
@@ -225,7 +289,7 @@ class Supervisor:
             return Failure(reason, f"The engine {how}: {sentence}.")
         return Failure("engine_exited", f"The engine {how} while the replica was {self._board.phase}.")
 
-    def _verified(self, done: int, total: int) -> None:
+    def _progress(self, done: int, total: int) -> None:
         self._board.progress(done, total)
         self._check_start()
 

@@ -6,8 +6,9 @@ from collections.abc import Callable
 
 from berth_runtime.engines.engine import Engine
 from berth_runtime.engines.llamacpp import LlamaCpp
+from berth_runtime.engines.onnx import OnnxRuntime
 
-ENGINES: dict[str, Callable[[], Engine]] = {LlamaCpp.name: LlamaCpp}
+ENGINES: dict[str, Callable[[], Engine]] = {engine.name: engine for engine in (LlamaCpp, OnnxRuntime)}
 
 
 def engine_named(name: str) -> Engine | None:

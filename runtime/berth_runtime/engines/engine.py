@@ -24,6 +24,15 @@ class Capabilities(msgspec.Struct, frozen=True):
     endpoints: tuple[str, ...]  # below /v1
     stream_usage: bool  # sends usage at the end of a stream when asked
     running_usage: bool  # can send token counts while it streams
+    stops_on_disconnect: bool = False  # also where the answer is not streamed; False: for streams alone
+    json_schema: bool = False
+    tools: bool = False
+    logprobs: bool = True
+    adapters: bool = False  # serves LoRA adapters beside their base
+    tensor_parallel: bool = False
+    cache_salt: bool = False  # a request can keep its prefix cache apart by a word of its own (`cache_salt`)
+    embeddings: bool = False  # models that pool
+    metrics: tuple[str, ...] = ()  # which of EngineMetrics it offers
 
 
 class Call(msgspec.Struct, frozen=True):
@@ -42,6 +51,9 @@ class Engine(ABC):
     metrics_path: ClassVar[str | None] = None
     settings_path: ClassVar[str | None] = None  # where the effective settings can be read back
     rules: ClassVar[tuple[Rule, ...]]  # which lines of its output may be kept
+    inner_ports: ClassVar[bool] = (
+        False  # its processes speak with one another over loopback, behind the one declared port
+    )
 
     @abstractmethod
     def capabilities(self) -> Capabilities: ...
@@ -62,17 +74,46 @@ class Engine(ABC):
         return Limits(data_bytes=spec.memory_limit)
 
     @abstractmethod
-    def first_token(self, spec: LaunchSpec) -> Call:
-        """A request that generates exactly one token and holds nothing of anybody's."""
+    def first_token(self, spec: LaunchSpec, model: str | None = None) -> Call:
+        """A request that generates exactly one token and holds nothing of anybody's; `model`: an adapter's name."""
 
-    @abstractmethod
     def tokens_in(self, answer: bytes) -> int:
         """How many tokens the answer to `first_token` says were generated; 0 if it is not such an answer."""
+        try:
+            usage = msgspec.json.decode(answer, type=_Answer).usage
+        except msgspec.DecodeError:
+            return 0
+        return usage.prompt_tokens if usage.completion_tokens is None else usage.completion_tokens
 
     def metrics(self, text: str) -> EngineMetrics:
         """The engine's metrics under our names."""
         return EngineMetrics()
 
+    def lists(self, spec: LaunchSpec, answer: bytes) -> bool:
+        """Whether the engine's answer to `GET /v1/models` names the model and every adapter, and nothing else."""
+        try:
+            listed = {model.id for model in msgspec.json.decode(answer, type=_Listing).data}
+        except msgspec.DecodeError:
+            return False
+        return listed == {spec.model_alias, *(adapter.name for adapter in spec.adapters)}
+
     def difference(self, spec: LaunchSpec, settings: bytes) -> str | None:
         """What the engine really runs with, where that is not what the spec asks: a sentence, or None."""
         return None
+
+
+class _Model(msgspec.Struct):
+    id: str
+
+
+class _Listing(msgspec.Struct):
+    data: list[_Model]
+
+
+class _Usage(msgspec.Struct):
+    completion_tokens: int | None = None  # what only reads has none
+    prompt_tokens: int = 0
+
+
+class _Answer(msgspec.Struct):
+    usage: _Usage

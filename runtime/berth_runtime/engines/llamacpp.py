@@ -110,6 +110,11 @@ class LlamaCpp(Engine):
             endpoints=("chat/completions", "completions", "responses", "messages", "embeddings", "rerank"),
             stream_usage=True,
             running_usage=True,
+            json_schema=True,
+            tools=True,
+            adapters=True,
+            embeddings=True,
+            metrics=("running", "queued", "prompt_tokens", "completion_tokens", "steps"),
         )
 
     def version(self) -> str:
@@ -151,20 +156,13 @@ class LlamaCpp(Engine):
             return Limits()
         return Limits(data_bytes=spec.memory_limit + (_CONNECTIONS + spec.slots * 4 + spec.threads * 2) * _STACK_BYTES)
 
-    def first_token(self, spec: LaunchSpec) -> Call:
+    def first_token(self, spec: LaunchSpec, model: str | None = None) -> Call:
         if spec.pooling == "rank":
             return Call("POST", "/v1/rerank", msgspec.json.encode({"query": "1", "documents": ["1"]}))
         if spec.pooling is not None:
             return Call("POST", "/v1/embeddings", msgspec.json.encode({"input": "1"}))
         body = {"prompt": "1", "max_tokens": 1, "temperature": 0, "ignore_eos": True, "cache_prompt": False}
         return Call("POST", "/v1/completions", msgspec.json.encode(body))
-
-    def tokens_in(self, answer: bytes) -> int:
-        try:
-            usage = msgspec.json.decode(answer, type=_Answer).usage
-        except msgspec.DecodeError:
-            return 0
-        return usage.prompt_tokens if usage.completion_tokens is None else usage.completion_tokens
 
     def metrics(self, text: str) -> EngineMetrics:
         found = samples(text)
@@ -174,6 +172,7 @@ class LlamaCpp(Engine):
             queued=whole(found, "llamacpp:requests_deferred"),
             prompt_tokens=prompt,
             completion_tokens=whole(found, "llamacpp:tokens_predicted_total"),
+            steps=whole(found, "llamacpp:n_decode_total"),
         )
 
     def difference(self, spec: LaunchSpec, settings: bytes) -> str | None:
@@ -192,15 +191,6 @@ class LlamaCpp(Engine):
         if real.endpoint_slots or real.endpoint_props or real.ui or real.webui:
             return "The engine shows control pages that were to be off."
         return None
-
-
-class _Usage(msgspec.Struct):
-    completion_tokens: int | None = None  # what only reads has none
-    prompt_tokens: int = 0
-
-
-class _Answer(msgspec.Struct):
-    usage: _Usage
 
 
 class _Generation(msgspec.Struct):

@@ -27,3 +27,8 @@ def samples(text: str) -> dict[str, float]:
 def whole(found: dict[str, float], name: str) -> int | None:
     """A counter or gauge as an integer; None if the engine did not say."""
     return int(found[name]) if name in found else None
+
+
+def fraction(found: dict[str, float], name: str) -> float | None:
+    """A number that need not be whole; None if the engine did not say."""
+    return found.get(name)

@@ -1,0 +1,59 @@
+"""The folders that engines load: every file under the name it should have, whatever it is called where it lies."""
+
+from __future__ import annotations
+
+import errno
+import shutil
+from pathlib import Path
+
+import msgspec
+
+from berth_runtime.failure import Failure
+from berth_runtime.spec import LaunchSpec, ModelFile
+
+
+def model_folder(spec: LaunchSpec) -> Path:
+    """Where `lay_out` puts the model."""
+    return Path(spec.state_dir) / "model"
+
+
+def adapter_folder(spec: LaunchSpec, number: int) -> Path:
+    """Where `lay_out` puts the adapter of this number. Its name is nowhere in the path."""
+    return Path(spec.state_dir) / f"adapter-{number}"
+
+
+def lay_out(spec: LaunchSpec) -> None:
+    """Makes the folders anew. A model of one file without a name needs none. Raises Failure."""
+    if len(spec.files) > 1 or spec.files[0].name:
+        _folder(model_folder(spec), spec.files)
+    for number, adapter in enumerate(spec.adapters):
+        _folder(adapter_folder(spec, number), adapter.files)
+
+
+def with_files(spec: LaunchSpec, files: tuple[ModelFile, ...]) -> LaunchSpec:
+    """The spec with other places for its files, which come in the order of `all_files`."""
+    rest = iter(files)
+    model = tuple(next(rest) for _ in spec.files)
+    adapters = tuple(
+        msgspec.structs.replace(adapter, files=tuple(next(rest) for _ in adapter.files)) for adapter in spec.adapters
+    )
+    return msgspec.structs.replace(spec, files=model, adapters=adapters)
+
+
+def name_of(file: ModelFile) -> str:
+    """What the engine sees the file called."""
+    return file.name or Path(file.path).name
+
+
+def _folder(folder: Path, files: tuple[ModelFile, ...]) -> None:
+    """Links, not second names: those would change the times by which `verify` knows a file that it has read."""
+    try:
+        if folder.is_symlink():
+            folder.unlink()
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(mode=0o700)
+        for file in files:
+            (folder / name_of(file)).symlink_to(file.path)
+    except OSError as error:
+        reason = "disk_full" if error.errno == errno.ENOSPC else "file_unreadable"
+        raise Failure(reason, f"The model's folder cannot be made: {error.strerror}.") from None

@@ -1,0 +1,254 @@
+"""A door before an engine whose own server lets in more than Berth does. Runs as a file, with the standard library only.
+
+    python -I -B gate.py SETTINGS -- program argument…
+
+It starts the engine, waits until it answers, then listens on the one declared port. Who does not have the secret gets
+401, a path that is not on the list gets 404; everything else passes byte for byte, each connection on one of its own to
+the engine, so that an engine notices at once when its client leaves. It ends with the engine, and the engine with it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import json
+import signal
+import sys
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+_HEAD_BYTES = 64 * 1024
+_CHUNK = 64 * 1024
+_POLL_SECONDS = 0.2
+_PASSED_HEADERS = (
+    b"content-type:",
+    b"content-length:",
+    b"transfer-encoding:",
+    b"accept:",
+    b"expect:",
+    b"x-request-id:",
+)
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What the door is told, as JSON."""
+
+    host: str
+    port: int
+    secret_file: str
+    health: str  # path of the engine that answers 200 once it can serve
+    allowed: tuple[tuple[str, str], ...]  # method and path; no other is passed on
+    socket: str | None = None  # the engine's Unix socket; else
+    inner_port: int | None = None  # its port on loopback
+    inner_key: bool = False  # the engine demands the secret too, as a bearer token
+    stdout: bool = True  # the engine's output goes where ours goes
+    extra: dict[str, str] = field(default_factory=dict)
+
+
+class Engine:
+    """The engine's address."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+
+    async def connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        if self._settings.socket:
+            return await asyncio.open_unix_connection(self._settings.socket, limit=_HEAD_BYTES)
+        return await asyncio.open_connection("127.0.0.1", self._settings.inner_port, limit=_HEAD_BYTES)
+
+    async def ask(self, method: str, path: str, body: bytes = b"", seconds: float = 10) -> tuple[int, bytes]:
+        """One request of our own. Raises OSError, TimeoutError."""
+        async with asyncio.timeout(seconds):
+            reader, writer = await self.connect()
+            try:
+                head = f"{method} {path} HTTP/1.0\r\nHost: engine\r\nContent-Type: application/json\r\n"
+                writer.write(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
+                raw = await reader.read()
+            finally:
+                writer.close()
+        status, _, rest = raw.partition(b" ")
+        code = rest[:3]
+        if not status.startswith(b"HTTP/") or not code.isdigit():
+            raise ConnectionError("no HTTP answer")
+        return int(code), raw.partition(b"\r\n\r\n")[2]
+
+
+class Gate:
+    """Lets in who may come in."""
+
+    def __init__(self, settings: Settings, engine: Engine) -> None:
+        self._settings = settings
+        self._engine = engine
+        self._secret = Path(settings.secret_file).read_text().strip().encode()
+        self._allowed = {(method.encode(), path.encode()) for method, path in settings.allowed}
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """One client's connection, from its first request to its end."""
+        try:
+            await self._serve(reader, writer)
+        except (OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError, ValueError):
+            pass  # one side left, or the client speaks something else
+        finally:
+            writer.close()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = await reader.readuntil(b"\r\n\r\n")
+        refusal = self._refusal(head)
+        if refusal:
+            return await _answer(writer, *refusal)
+        try:
+            inner_reader, inner_writer = await self._engine.connect()
+        except OSError:
+            return await _answer(writer, 503, "engine_unreachable")
+        try:
+            ways = {
+                asyncio.ensure_future(self._requests(head, reader, inner_writer)),
+                asyncio.ensure_future(_copy(inner_reader, writer)),
+            }
+            # Whoever leaves first, client or engine: the other side's connection ends too.
+            _, rest = await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
+            for way in rest:
+                way.cancel()
+            await asyncio.gather(*ways, return_exceptions=True)
+        finally:
+            inner_writer.transport.abort()
+        return None
+
+    async def _requests(self, head: bytes, reader: asyncio.StreamReader, inner: asyncio.StreamWriter) -> None:
+        """Requests of one connection, one after the other. Ends when the client leaves or asks for what it may not."""
+        while True:
+            inner.write(self._passed(head))
+            await _body(head, reader, inner)
+            head = await reader.readuntil(b"\r\n\r\n")
+            if self._refusal(head):
+                return
+
+    def _refusal(self, head: bytes) -> tuple[int, str] | None:
+        lines = head.split(b"\r\n")
+        words = lines[0].split(b" ")
+        if len(words) != 3 or words[2] != b"HTTP/1.1":
+            return 400, "bad_request"
+        method, path = words[0], words[1].partition(b"?")[0]
+        if (method, path) == (b"GET", self._settings.health.encode()):
+            return None
+        given = [line.partition(b":")[2].strip() for line in lines[1:] if line.lower().startswith(b"authorization:")]
+        if len(given) != 1 or not hmac.compare_digest(given[0], b"Bearer " + self._secret):
+            return 401, "unauthorized"
+        if (method, path) not in self._allowed:
+            return 404, "not_found"
+        return None
+
+    def _passed(self, head: bytes) -> bytes:
+        """The head with only what an engine needs to know. Queries are dropped: no allowed path has one."""
+        lines = head.split(b"\r\n")
+        method, target, version = lines[0].split(b" ")
+        kept = [line for line in lines[1:] if line.lower().startswith(_PASSED_HEADERS)]
+        if self._settings.inner_key:
+            kept.append(b"Authorization: Bearer " + self._secret)
+        first = b" ".join((method, target.partition(b"?")[0], version))
+        return b"\r\n".join((first, b"Host: engine", *kept, b"", b""))
+
+
+async def _body(head: bytes, reader: asyncio.StreamReader, inner: asyncio.StreamWriter) -> None:
+    """Passes one request's body on. Raises ValueError if its length is not clear."""
+    headers = [line.lower() for line in head.split(b"\r\n")[1:]]
+    lengths = [line.partition(b":")[2].strip() for line in headers if line.startswith(b"content-length:")]
+    codings = [line.partition(b":")[2].strip() for line in headers if line.startswith(b"transfer-encoding:")]
+    if len(lengths) + len(codings) > 1 or any(coding != b"chunked" for coding in codings):
+        raise ValueError("unclear length")
+    if codings:
+        return await _chunks(reader, inner)
+    left = int(lengths[0]) if lengths and lengths[0].isdigit() else 0
+    while left:
+        data = await reader.read(min(left, _CHUNK))
+        if not data:
+            raise ConnectionError("the client left")
+        inner.write(data)
+        await inner.drain()
+        left -= len(data)
+    return None
+
+
+async def _chunks(reader: asyncio.StreamReader, inner: asyncio.StreamWriter) -> None:
+    while True:
+        line = await reader.readuntil(b"\r\n")
+        size = int(line.partition(b";")[0].strip(), 16)
+        inner.write(line + await reader.readexactly(size) + await reader.readexactly(2))
+        await inner.drain()
+        if size == 0:
+            return
+
+
+async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    while data := await reader.read(_CHUNK):
+        writer.write(data)
+        await writer.drain()
+
+
+async def _answer(writer: asyncio.StreamWriter, status: int, code: str) -> None:
+    body = json.dumps(
+        {"error": {"message": code, "type": "invalid_request_error", "param": None, "code": code}}
+    ).encode()
+    head = f"HTTP/1.1 {status} {code}\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
+    writer.write(head.encode() + body)
+    await writer.drain()
+
+
+async def _healthy(engine: Engine, path: str) -> bool:
+    try:
+        status, _ = await engine.ask("GET", path, seconds=2)
+    except (OSError, TimeoutError):
+        return False
+    return status == 200
+
+
+async def run(settings: Settings, argv: list[str], prepare: Callable[[Engine], Awaitable[None]] | None = None) -> int:
+    """Starts the engine and keeps the door until one of the two ends; the engine's exit status.
+
+    `prepare` is called once the engine answers, before anybody is let in.
+    """
+    output = None if settings.stdout else asyncio.subprocess.DEVNULL
+    child = await asyncio.create_subprocess_exec(*argv, stdin=asyncio.subprocess.DEVNULL, stdout=output, stderr=output)
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, _end, child)
+    ended = asyncio.ensure_future(child.wait())
+    engine = Engine(settings)
+    while not ended.done() and not await _healthy(engine, settings.health):
+        await asyncio.wait({ended}, timeout=_POLL_SECONDS)
+    if not ended.done():
+        if prepare:
+            await prepare(engine)
+        gate = Gate(settings, engine)
+        server = await asyncio.start_server(gate.serve, settings.host, settings.port, limit=_HEAD_BYTES, backlog=1024)
+        port = server.sockets[0].getsockname()[1]
+        sys.stderr.write(f"listening on http://{settings.host}:{port}\n")
+        sys.stderr.flush()
+        await ended
+        server.close()
+    return child.returncode if child.returncode is not None and child.returncode >= 0 else 1
+
+
+def _end(child: asyncio.subprocess.Process) -> None:
+    with suppress(ProcessLookupError):
+        child.terminate()
+
+
+def settings_of(text: str) -> Settings:
+    """Raises TypeError, ValueError."""
+    given = json.loads(text)
+    given["allowed"] = tuple((method, path) for method, path in given["allowed"])
+    return Settings(**given)
+
+
+def main() -> int:
+    """Exit status: the engine's."""
+    settings = settings_of(sys.argv[1])
+    return asyncio.run(run(settings, sys.argv[3:]))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

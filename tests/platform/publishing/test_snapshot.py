@@ -10,6 +10,7 @@ import pytest
 
 from berth.billing.prices import set_price
 from berth.billing.rating import Prices
+from berth.catalog.facts import to_json
 from berth.deployments.models import Desired, State
 from berth.deployments.secrets import replica_secret
 from berth.orgs.tenancy import new_id
@@ -92,9 +93,10 @@ def test_what_is_offered_depends_on_what_the_model_is_for() -> None:
     vectors, ranks = {"pooling": "mean", "has_chat_template": True}, {"pooling": "rank"}
     for name, facts in (("talks", {"has_chat_template": True}), ("writes", {}), ("embeds", vectors), ("ranks", ranks)):
         made = make.deployment(org, name)
-        version = made.revision.version
-        version.facts = facts
-        version.save()
+        known = to_json(make.FACTS) | {"has_chat_template": False}
+        files = make.artefact(make.version(make.model(org), facts=known | facts))
+        made.revision = make.revision(made, 2, artefact=files)
+        made.save()
     assert {route.name.split("/")[1]: route.endpoints for route in snapshot().routes} == {
         "talks": ("chat/completions", "completions", "responses", "messages"),
         "writes": ("completions",),

@@ -72,7 +72,12 @@ SETTINGS: tuple[Setting, ...] = (
         "Where models are looked up by their id; a mirror speaks the same API.",
     ),
     Setting("BERTH_DEMO", "1", "0: do not create my-org and do not deploy the sample model on the first start."),
-    Setting("BERTH_PROVIDER", "local", "Where replicas run: local (this machine)."),
+    Setting("BERTH_PROVIDER", "local", "Where replicas run: local (this machine) or kubernetes."),
+    Setting(
+        "BERTH_KUBERNETES_FILE",
+        "",
+        "TOML file that lists clusters, their hardware and how to reach them. Needed when BERTH_PROVIDER is kubernetes.",
+    ),
     Setting(
         "BERTH_CURRENCY", "USD", "Currency of prices and statements, ISO 4217. Cannot be changed once a price exists."
     ),

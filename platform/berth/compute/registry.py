@@ -24,7 +24,22 @@ def _local() -> Provider:
     )
 
 
-_PROVIDERS: dict[str, Callable[[], Provider]] = {"local": _local}
+def _kubernetes() -> Provider:
+    if not settings.KUBERNETES_FILE:
+        raise ProviderUnavailable(
+            "BERTH_PROVIDER is kubernetes and BERTH_KUBERNETES_FILE is not set: no cluster is known (docs/kubernetes.md)."
+        )
+    # Not at the top: one machine needs none of it, and its start is waited for.
+    from berth.compute.providers.kubernetes.clusters import read_clusters
+    from berth.compute.providers.kubernetes.credentials import credentials_of
+    from berth.compute.providers.kubernetes.fleet import Fleet
+    from berth.compute.providers.kubernetes.provider import ClusterProvider
+
+    clusters = read_clusters(Path(settings.KUBERNETES_FILE))
+    return Fleet(ClusterProvider(cluster, credentials_of(cluster)) for cluster in clusters)
+
+
+_PROVIDERS: dict[str, Callable[[], Provider]] = {"local": _local, "kubernetes": _kubernetes}
 
 
 def provider_names() -> list[str]:

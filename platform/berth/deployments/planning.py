@@ -22,7 +22,6 @@ from berth.planner.shapes import Plan, PlanArtefact
 from berth.planner.tiers import Tier
 from berth.web.errors import ApiError
 
-
 _UNBOUNDED = 1 << 62  # bytes: more nodes come when replicas wait
 
 

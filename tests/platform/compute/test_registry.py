@@ -25,5 +25,12 @@ def test_the_setting_names_the_provider(settings: Any, tmp_path: Path) -> None:
 
 
 def test_an_unknown_name_says_which_there_are() -> None:
-    with pytest.raises(ProviderUnavailable, match="Choose one of: local"):
+    with pytest.raises(ProviderUnavailable, match="Choose one of: kubernetes, local"):
         registry.provider_named("moon")
+
+
+def test_kubernetes_needs_a_list_of_clusters(settings: Any) -> None:
+    settings.KUBERNETES_FILE = ""
+    registry.provider_named.cache_clear()
+    with pytest.raises(ProviderUnavailable, match="BERTH_KUBERNETES_FILE"):
+        registry.provider_named("kubernetes")

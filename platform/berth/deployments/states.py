@@ -35,10 +35,10 @@ MOVES: Final[dict[State, frozenset[State]]] = {
     _S.DEGRADED: _WAYS_UP | _SERVING | _WAYS_DOWN | _ALWAYS,
     # What sleeps has let its replicas go, so it has to start before it serves.
     _S.ASLEEP: _WAYS_UP | _WAYS_DOWN | _ALWAYS,
-    # What is stopping does not serve again, what has failed or is paused has to start first.
-    _S.STOPPING: _WAYS_UP | {_S.STOPPING} | _ALWAYS,
-    _S.PAUSED: _WAYS_UP | _ALWAYS,
-    _S.FAILED: _WAYS_UP | {_S.STOPPING} | _ALWAYS,
+    # What is stopping does not serve again, what has failed or is paused has to start first, or may sleep as nobody needs it.
+    _S.STOPPING: _WAYS_UP | _WAYS_DOWN | _ALWAYS,
+    _S.PAUSED: _WAYS_UP | {_S.ASLEEP} | _ALWAYS,
+    _S.FAILED: _WAYS_UP | _WAYS_DOWN | _ALWAYS,
     _S.DELETED: frozenset({_S.DELETED}),
 }
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import msgspec
 
-from berth.deployments.decision import Decision, Retire, Start, Stop
+from berth.deployments.decision import Action, Decision, Retire, Start, Stop
 from berth.deployments.states import State, check_move
 from berth.deployments.step import step
-from berth.deployments.world import Failure, Row, Sight, Want, Wanted, World, merge
+from berth.deployments.world import Base, Failure, Row, Sight, Want, Wanted, World, merge
 
 MEMORY = 100
 
@@ -33,8 +33,23 @@ class Sim:
         self.state_since = self.now
         self.last_request_at: float | None = None
         self.woken_at: float | None = None
+        self.base = 1  # revision that a canary or shadow stands beside
+        self.beside = ""  # "canary", "shadow"
+
+    def change(self, beside: str = "") -> None:
+        """A new revision: at once, or beside the one before. What was beside before is no base."""
+        self.base = self.base if self.beside else self.revision
+        self.newest = max(getattr(self, "newest", 1), self.revision) + 1
+        self.revision, self.failures, self.beside = self.newest, 0, beside
 
     def wanted(self) -> Wanted:
+        if self.beside and self.replicas:
+            shadow = self.beside == "shadow"
+            old = Base(self.base, frozenset({self.base}), self.replicas, MEMORY)
+            return msgspec.structs.replace(self.plain(), base=old, beside=1, shadow=shadow, comparing=self.beside)
+        return self.plain()
+
+    def plain(self) -> Wanted:
         return Wanted(
             "d",
             self.desired,
@@ -45,8 +60,10 @@ class Sim:
             sleep_after=self.sleep_after,
         )
 
-    def look(self, *, lose_actions: bool = False) -> Decision:
-        merged = merge(list(self.rows.values()), list(self.sights.values()), self.now)
+    def look(self, *, lose_actions: bool = False, sights: dict[str, Sight] | None = None) -> Decision:
+        """`sights`: what the provider showed a while ago."""
+        shown = self.sights if sights is None else sights
+        merged = merge(list(self.rows.values()), list(shown.values()), self.now)
         for ended in merged.ended:
             if ended.failed and ended.revision == self.revision:
                 self.failures = 1 if ended.stable else self.failures + 1
@@ -67,6 +84,7 @@ class Sim:
             sleeping,
             self.last_request_at,
             self.woken_at,
+            base_attempts={ordinal: n for (revision, ordinal), n in self.attempts.items() if revision == self.base},
         )
         decision = step(self.wanted(), world)
         assert step(self.wanted(), world) == decision
@@ -90,12 +108,21 @@ class Sim:
 
     def act(self, decision: Decision) -> None:
         for action in decision.actions:
-            if isinstance(action, Start):
-                sight = self.sights.get(action.name)
-                if sight is None or not sight.alive:
-                    self.show(action.name, "loading")
-            elif isinstance(action, Stop) and self.sights[action.name].alive:
-                self.show(action.name, "stopped", alive=False)
+            self.do(action)
+
+    def do(self, action: Action) -> None:
+        if isinstance(action, Start):
+            sight = self.sights.get(action.name)
+            # The provider is only asked for a place that is still recorded (`reconcile._start`).
+            if action.name in self.rows and (sight is None or not sight.alive):
+                self.show(action.name, "loading")
+        elif isinstance(action, Stop) and self.sights[action.name].alive:
+            self.show(action.name, "stopped", alive=False)
+
+    def serving_callers(self) -> list[str]:
+        """Without those that only get copies."""
+        new = f"d-{self.revision}-"
+        return [name for name in self.serving() if self.beside != "shadow" or not name.startswith(new)]
 
     def show(self, name: str, phase: str, *, alive: bool = True, reason: str | None = None) -> None:
         self.sights[name] = Sight(name, phase, alive, alive and phase == "ready", self.now, reason)

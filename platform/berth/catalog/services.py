@@ -3,37 +3,20 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from django.db import transaction
-
 from berth.catalog import sample
 from berth.catalog.errors import FileRefused, Refused
-from berth.catalog.facts import ArtefactFacts, ModelFacts, to_json
-from berth.catalog.intake.gguf import read_gguf
-from berth.catalog.intake.template import check_template
-from berth.catalog.models import Artefact, ArtefactFile, Model, ModelVersion
+from berth.catalog.intake.verify import verify
+from berth.catalog.models import ModelVersion
+from berth.catalog.recording import Provenance, keep_version, known_version, set_digest
 from berth.catalog.store import digest_of, store
 from berth.orgs.models import Organisation, User
 from berth.web.errors import ApiError, Forbidden
-from berth.web.events import publish_event
 
 NAME_FORM: Final = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
 _FILE_FORM: Final = re.compile(r"[A-Za-z0-9._-]{1,128}")
-_ENGINES: Final = {"gguf": ["llamacpp"]}
-
-
-@dataclass(frozen=True)
-class _Intake:
-    """A file that was found good and is in the store."""
-
-    name: str
-    sha256: str
-    size: int
-    model: ModelFacts
-    artefact: ArtefactFacts
 
 
 def import_sample(org: Organisation, actor: User | None) -> ModelVersion:
@@ -79,65 +62,12 @@ def _import(
         )
     try:
         sha256, size = digest_of(path)
-        known = _known(org, name, sha256)
+        known = known_version(org, name, set_digest({path.name: sha256}))
         if known is not None and store().holds(sha256, size):
             return known
-        intake = _take_in(path)
+        with store().stage(path) as staged:
+            verdict = verify({path.name: staged.path})
+            where = Provenance(org, actor, name, source, licence=licence, description=description)
+            return keep_version({path.name: staged}, verdict, where)
     except Refused as refused:
         raise FileRefused(path.name, refused) from None
-    return _known(org, name, intake.sha256) or _record(org, actor, intake, name, source, licence, description)
-
-
-def _known(org: Organisation, name: str, sha256: str) -> ModelVersion | None:
-    return (
-        ModelVersion.objects.for_org(org)
-        .filter(model__name=name, artefacts__files__sha256=sha256)
-        .select_related("model")
-        .order_by("number")
-        .first()
-    )
-
-
-def _take_in(path: Path) -> _Intake:
-    """Copies, checks the copy, and keeps it. Outside any transaction: a large file takes its time."""
-    with store().stage(path) as staged:
-        model, artefact, template = read_gguf(staged.path)
-        if template is not None:
-            artefact = check_template(template, artefact)
-        store().put(staged)
-        return _Intake(path.name, staged.sha256, staged.size, model, artefact)
-
-
-@transaction.atomic
-def _record(
-    org: Organisation, actor: User | None, intake: _Intake, name: str, source: str, licence: str, description: str
-) -> ModelVersion:
-    Model.objects.for_org(org).get_or_create(org=org, name=name, defaults={"description": description[:400]})
-    model = Model.objects.for_org(org).select_for_update().get(name=name)  # one version number at a time
-    known = _known(org, name, intake.sha256)
-    if known is not None:
-        return known
-    latest = ModelVersion.objects.for_org(org).filter(model=model).order_by("-number").first()
-    version = ModelVersion.objects.for_org(org).create(
-        org=org,
-        model=model,
-        number=latest.number + 1 if latest else 1,
-        source=source,
-        licence=licence[:80],
-        facts=to_json(intake.model),
-        created_by=actor,
-    )
-    artefact = Artefact.objects.for_org(org).create(
-        org=org,
-        version=version,
-        format="gguf",
-        quantization=intake.artefact.quantization[:16],
-        engines=_ENGINES["gguf"],
-        size=intake.size,
-        facts=to_json(intake.artefact),
-    )
-    ArtefactFile.objects.for_org(org).create(
-        org=org, artefact=artefact, name=intake.name, role="weights", size=intake.size, sha256=intake.sha256
-    )
-    publish_event(org.pk, "models", name, version.number, {"kind": "version_added", "version": version.number})
-    return version

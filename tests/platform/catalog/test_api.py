@@ -51,7 +51,7 @@ def test_paths_need_an_operator_who_is_a_member(tmp_path: Path) -> None:
     assert operator.post(url, body, "application/json").json()["versions"][0]["source"] == "path"
     path.write_bytes(b"\x80\x05 not a model, whatever its name says")
     refused = operator.post(url, {**body, "name": "other"}, "application/json")
-    assert (refused.status_code, refused.json()["error"]["code"]) == (422, "not_gguf")
+    assert (refused.status_code, refused.json()["error"]["code"]) == (422, "pickle")
 
 
 def test_viewers_add_nothing() -> None:

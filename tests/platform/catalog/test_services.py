@@ -34,7 +34,7 @@ def test_the_sample_once_for_each_organisation() -> None:
     assert (version.model.name, version.number, version.licence) == ("smollm2-135m-instruct", 1, "Apache-2.0")
     assert model_facts(version.facts).parameters == 134_515_008
     artefact = Artefact.objects.for_org(org).get(version=version)
-    assert (artefact.quantization, artefact.engines) == ("Q4_1", ["llamacpp"])
+    assert (artefact.quantization, artefact.engines) == ("Q4_1", ["llamacpp", "ollama"])
     assert "user" in artefact_facts(artefact.facts).chat_template_accepts
     kept = ArtefactFile.objects.for_org(org).get(artefact=artefact)
     assert store().holds(kept.sha256, kept.size)

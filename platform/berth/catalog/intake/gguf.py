@@ -6,9 +6,9 @@ from collections import Counter
 from pathlib import Path
 from typing import Any, Final
 
-from berth.catalog.errors import Refused
 from berth.catalog.facts import FACTS_FORMAT, ArtefactFacts, AttentionGroup, ModelFacts
 from berth.catalog.intake.header import Header, Tensor, read_header
+from berth.catalog.intake.refused import Refused
 
 MAX_LAYERS: Final = 4_096
 MAX_LENGTH: Final = 1 << 24  # tokens, elements, entries: no model is near it
@@ -34,14 +34,14 @@ def read_gguf(path: Path) -> tuple[ModelFacts, ArtefactFacts, str | None]:
     kind = header.values.get("general.type", "model")
     if kind != "model":
         raise Refused("gguf_not_a_model", "It is an adapter or a projector, not a whole model.")
-    return _model(header), _artefact(header), header.template
+    return model_of(header), artefact_of(header), header.template
 
 
 # llama.cpp's numbers; 0 is none.
 _POOLINGS = {1: "mean", 2: "cls", 3: "last", 4: "rank"}
 
 
-def _model(header: Header) -> ModelFacts:
+def model_of(header: Header) -> ModelFacts:
     architecture = header.values.get("general.architecture")
     if not isinstance(architecture, str) or not architecture.replace("-", "").replace("_", "").isalnum():
         raise Refused("gguf_architecture", "Its header does not name an architecture.")
@@ -117,7 +117,7 @@ def _attention(header: Header, architecture: str, layers: int) -> tuple[Attentio
     )
 
 
-def _artefact(header: Header) -> ArtefactFacts:
+def artefact_of(header: Header) -> ArtefactFacts:
     file_type = _whole(header, "general.file_type", -1)
     by_type: Counter[str] = Counter()
     for tensor in header.tensors:

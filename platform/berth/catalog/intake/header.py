@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from berth.catalog.errors import Refused
+from berth.catalog.intake.refused import Refused
 
 MAX_METADATA: Final = 65_536
 MAX_TENSORS: Final = 65_536

@@ -14,8 +14,8 @@ from typing import Final
 
 import msgspec
 
-from berth.catalog.errors import Refused
 from berth.catalog.facts import ArtefactFacts
+from berth.catalog.intake.refused import Refused
 
 _RENDER: Final = Path(__file__).with_name("render.py")
 _SECONDS: Final = 20  # for the whole child, as a last resort: its own limit is processor time

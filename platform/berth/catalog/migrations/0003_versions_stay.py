@@ -26,9 +26,16 @@ INSERT INTO catalog_storedfile (sha256, size, touched_at)
     SELECT sha256, max(size), now() FROM catalog_artefactfile GROUP BY sha256
     ON CONFLICT (sha256) DO NOTHING;
 """
+# What recording.set_digest gives for a version of one file; all versions of old have one.
+DIGESTS = """
+UPDATE catalog_modelversion v SET digest = encode(sha256(
+        convert_to(f.name, 'UTF8') || '\\x00'::bytea || convert_to(f.sha256 || chr(10), 'UTF8')), 'hex')
+    FROM catalog_artefact a JOIN catalog_artefactfile f ON f.artefact_id = a.id
+    WHERE a.version_id = v.id AND v.digest = '';
+"""
 
 
 class Migration(migrations.Migration):
     dependencies = [("catalog", "0002_imports")]
 
-    operations = [migrations.RunSQL(VERSIONS), migrations.RunSQL(FILES), migrations.RunSQL(FILL)]
+    operations = [migrations.RunSQL(DIGESTS), migrations.RunSQL(VERSIONS), migrations.RunSQL(FILES), migrations.RunSQL(FILL)]

@@ -1,0 +1,134 @@
+"""From files that were found sound to a model version: the contents are put, then all rows are made in one transaction."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+import msgspec
+from django.db import transaction
+from django.utils import timezone
+
+from berth.catalog import references
+from berth.catalog.facts import to_json
+from berth.catalog.files import Staged
+from berth.catalog.import_models import ModelImport
+from berth.catalog.intake.verdict import Verdict
+from berth.catalog.models import Artefact, ArtefactFile, Model, ModelVersion
+from berth.catalog.store import store
+from berth.orgs.models import Organisation, User
+from berth.web.events import publish_event
+
+TRIES: Final = 3  # a content can be swept away between putting and recording, once in a blue moon
+
+
+@dataclass(frozen=True)
+class Provenance:
+    """Where a version comes from, and whose it is."""
+
+    org: Organisation
+    actor: User | None
+    name: str
+    source: str
+    origin: str = ""
+    licence: str = ""
+    description: str = ""
+    base: ModelVersion | None = None
+
+
+def set_digest(files: Mapping[str, str]) -> str:
+    """Of names and digests: equal for equal sets of files."""
+    lines = "".join(f"{name}\0{sha256}\n" for name, sha256 in sorted(files.items()))
+    return hashlib.sha256(lines.encode()).hexdigest()
+
+
+def known_version(org: Organisation, name: str, digest: str) -> ModelVersion | None:
+    """The version of that model with exactly these files."""
+    found = ModelVersion.objects.for_org(org).filter(model__name=name, digest=digest, deleted_at=None)
+    return found.select_related("model").order_by("number").first()
+
+
+def keep_version(
+    files: Mapping[str, Staged],
+    verdict: Verdict,
+    where: Provenance,
+    *,
+    run: ModelImport | None = None,
+    told: Callable[[int], None] | None = None,
+) -> ModelVersion:
+    """Puts the files that are needed and makes the version, or finds the one with the same files. `told` hears how many bytes are
+    in the store. Raises StoreFull, StoreUnavailable, QuotaExceeded."""
+    needed = {name: files[name] for name in verdict.roles}
+    for attempt in range(TRIES):
+        _put(needed, told)
+        try:
+            return _record(needed, verdict, where, run)
+        except references.ContentGone:
+            if attempt == TRIES - 1:
+                raise
+    raise AssertionError("unreachable")
+
+
+def _put(files: Mapping[str, Staged], told: Callable[[int], None] | None) -> None:
+    kept, done = store(), 0
+    for staged in files.values():
+        references.touch(staged.sha256, staged.size, timezone.now())
+        if staged.path.exists() or not kept.holds(staged.sha256, staged.size):
+            kept.put(staged)
+        done += staged.size
+        if told is not None:
+            told(done)
+
+
+@transaction.atomic
+def _record(files: Mapping[str, Staged], verdict: Verdict, where: Provenance, run: ModelImport | None) -> ModelVersion:
+    org = Organisation.objects.select_for_update().get(pk=where.org.pk)  # one quota, one version number at a time
+    digest = set_digest({name: staged.sha256 for name, staged in files.items()})
+    known = known_version(org, where.name, digest)
+    if known is not None:
+        return known
+    references.check_quota(org, sum({each.sha256: each.size for each in files.values()}.values()), run)
+    references.hold((each.sha256, each.size) for each in files.values())
+    model, _ = Model.objects.for_org(org).get_or_create(
+        org=org, name=where.name, defaults={"description": where.description[:400]}
+    )
+    latest = ModelVersion.objects.for_org(org).filter(model=model).order_by("-number").first()
+    facts = verdict.model
+    version = ModelVersion.objects.for_org(org).create(
+        org=org,
+        model=model,
+        number=latest.number + 1 if latest else 1,
+        source=where.source,
+        origin=where.origin[:400],
+        licence=(where.licence or verdict.licence)[:80],
+        facts=to_json(facts) if facts is not None else _facts_of_adapter(where),
+        base=where.base,
+        digest=digest,
+        notes=msgspec.to_builtins(verdict.notes),
+        created_by=where.actor,
+    )
+    artefact = Artefact.objects.for_org(org).create(
+        org=org,
+        version=version,
+        format=verdict.format,
+        quantization=verdict.quantization[:16],
+        engines=verdict.engines,
+        size=sum(each.size for each in files.values()),
+        facts=to_json(verdict.artefact),
+        adapter=to_json(verdict.adapter) if verdict.adapter else None,
+    )
+    ArtefactFile.objects.for_org(org).bulk_create(
+        ArtefactFile(
+            org=org, artefact=artefact, name=name, role=verdict.roles[name], size=staged.size, sha256=staged.sha256
+        )
+        for name, staged in files.items()
+    )
+    publish_event(org.pk, "models", where.name, version.number, {"kind": "version_added", "version": version.number})
+    return version
+
+
+def _facts_of_adapter(where: Provenance) -> dict[str, object]:
+    """Those of its base; without one nothing is known but what the adapter itself says."""
+    return dict(where.base.facts) if where.base is not None else {}

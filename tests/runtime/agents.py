@@ -41,6 +41,26 @@ def file_of(path: Path) -> ModelFile:
     return ModelFile(path=str(path), role="weights", size=path.stat().st_size, sha256=digest)
 
 
+ONNX_FOLDER = Path(__file__).resolve().parents[1] / "data" / "onnx-bigram"
+
+
+def folder_files(folder: Path, weights: tuple[str, ...] = (".onnx", ".data", ".safetensors")) -> tuple[ModelFile, ...]:
+    """A model that is a folder, every file under its name."""
+    found = []
+    for path in sorted(folder.iterdir()):
+        if path.is_file() and path.suffix != ".py":
+            role = "weights" if path.suffix in weights else "config"
+            found.append(msgspec.structs.replace(file_of(path), name=path.name, role=role))
+    return tuple(found)
+
+
+def engine_spec(engine: str, folder: Path, **changes: Any) -> LaunchSpec:
+    """A spec for whichever model the engine runs in tests."""
+    if engine == "onnxruntime":
+        changes = {"files": folder_files(ONNX_FOLDER), "model_format": "onnx", **changes}
+    return a_spec(folder, engine=engine, **changes)
+
+
 def a_spec(folder: Path, **changes: Any) -> LaunchSpec:
     """A spec for the sample model whose files lie below `folder`; the secret is written there."""
     secret = folder / "secret"

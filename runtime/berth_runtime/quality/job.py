@@ -1,0 +1,33 @@
+"""What a quality check is told and what it leaves: JSON files with a format number."""
+
+from __future__ import annotations
+
+import msgspec
+
+from berth_runtime.quality.measure import Quality
+from berth_runtime.spec import ModelFile
+
+JOB_FORMAT = 1
+
+
+class QualityJob(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Two artefacts of one model version, to be compared on the same text."""
+
+    format: int
+    reference: tuple[ModelFile, ...]
+    measured: tuple[ModelFile, ...]
+    work_dir: str
+    threads: int = 1
+    places: int = 400  # tokens compared; 400 take about a minute on one core with a model of 100 million parameters
+    sample_file: str | None = None  # a text of the organisation's own; it is read, never copied or kept
+    memory_limit: int | None = None  # bytes of address space growth allowed to the engine
+
+
+class QualityReport(msgspec.Struct, frozen=True):
+    """`quality.json`."""
+
+    format: int
+    text: str  # "neutral", or "sample" for the organisation's own
+    engine: str  # that predicted, with its version
+    quality: Quality
+    perplexity_change: float

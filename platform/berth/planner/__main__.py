@@ -16,16 +16,16 @@ from typing import Any
 import msgspec
 
 from berth.catalog.facts import ModelFacts
-from berth.planner.architecture import facts_from_config
-from berth.planner.catalogue import model_by_name
+from berth.planner.catalogue import model_by_name, model_by_size, size_in_name
 from berth.planner.demand import Demand
 from berth.planner.headers import parameters_in
 from berth.planner.market import read_stations, stations
+from berth.planner.partial import facts_from_partial
 from berth.planner.report import as_plain, lines
 from berth.planner.survey import Fixed, survey
 from berth.planner.tables import parse
 
-LISTS = ("engines", "tiers", "regions", "features")
+LISTS = ("engines", "tiers", "regions", "features", "licences")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -47,7 +47,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (OSError, ValueError, KeyError, msgspec.ValidationError) as error:
         sys.stderr.write(f"{error}\n")
         return 2
-    found = survey(model, demand, fixed=fixed, market=market)
+    found = survey(model, demand, fixed=fixed, market=market, licence=given.licence)
     output = json.dumps(as_plain(found), indent=1) if given.json else "\n".join(lines(found))
     sys.stdout.write(output + "\n")
     return 0 if found.chosen else 1
@@ -65,6 +65,9 @@ def _parser() -> argparse.ArgumentParser:
         kind = int if name in ("devices", "kv_bits") else str
         parser.add_argument(f"--pin-{name.replace('_', '-')}", type=kind, default=None)
     parser.add_argument("--tier-file", type=Path, help="tiers and prices of your own, in the form of data/tiers.toml")
+    parser.add_argument(
+        "--licence", default="", help="the model's own, as an SPDX name, where --licences allows some only"
+    )
     parser.add_argument("--json", action="store_true")
     return parser
 
@@ -100,8 +103,10 @@ def _model(name: str) -> ModelFacts:
     if path.is_dir():
         path = path / "config.json"
     if path.is_file():
-        return facts_from_config(json.loads(path.read_text(encoding="utf-8")), parameters=parameters_in(path.parent))
-    found = model_by_name(name)
+        return facts_from_partial(json.loads(path.read_text(encoding="utf-8")), parameters=parameters_in(path.parent))
+    found, size = model_by_name(name), size_in_name(name)
+    if found is None and size is not None:
+        return model_by_size(*size)
     if found is None:
         raise ValueError(f"{name} is neither a public model that is known here nor a folder with a config.json.")
     return found

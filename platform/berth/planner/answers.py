@@ -9,10 +9,11 @@ from typing import Any, Final
 import msgspec
 
 from berth.catalog.facts import ModelFacts
-from berth.planner.catalogue import model_by_name, model_by_size
+from berth.planner.catalogue import model_by_name, model_by_size, size_in_name
 from berth.planner.coefficients import Coefficients, build, coefficients
 from berth.planner.hardware import Gpu, gpu_by_name
 from berth.planner.measurements import Measurement
+from berth.planner.metrics import canonical, from_milliseconds, in_milliseconds
 from berth.planner.placement import Placement
 from berth.planner.quantization import Scheme, scheme
 from berth.planner.weights import weights
@@ -49,13 +50,18 @@ def model_of(point: Measurement) -> ModelFacts:
         raise Unanswerable("no model is named")
     if (found := model_by_name(point.model)) is not None:
         return found
-    if point.billions is None:
+    billions, notes = point.billions, point.notes
+    told = size_in_name(point.model)
+    if told is not None:
+        billions = billions or told[0]
+        notes = notes if "active" in notes else f"{notes} {told[1]}"
+    if billions is None or not 1e-4 < billions < 1e5:
         raise Unanswerable(f"the shape of the model {point.model} is not known, and the point does not say its size")
-    return model_by_size(point.billions, point.notes)
+    return model_by_size(billions, notes)
 
 
 def scheme_of(point: Measurement, model: ModelFacts) -> Scheme:
-    engine = point.engine
+    engine = engine_of(point) if point.engine or not point.runtime else ""
     name = point.quant
     if (not name or name.lower().startswith("native")) and not engine.startswith(("llamacpp", "ollama")):
         told = re.search(r"nvfp4|fp8|w8a8|w4a16|awq|gptq|mxfp4|int8|int4", point.model.lower())
@@ -78,20 +84,34 @@ def gpu_of(point: Measurement) -> Gpu:
         found = msgspec.structs.replace(found, link="pcie4", link_bandwidth=24e9)
     if told := re.search(r"(\d+)\s?GB", point.gpu):
         stated = int(told.group(1)) * 10**9
-        if stated != found.memory:
+        shared = found.is_cpu or found.kind in ("apple", "unified")  # a machine's own memory comes in any size
+        if stated != found.memory and (shared or 0.4 < stated / found.memory < 2.5):
             found = msgspec.structs.replace(found, memory=stated, usable=int(found.usable * stated / found.memory))
+    if found.is_cpu and re.match(r"\s*(2\s*[x×]|dual)", point.gpu.lower()):
+        found = msgspec.structs.replace(
+            found, bandwidth=2 * found.bandwidth, memory=2 * found.memory, usable=2 * found.usable,
+            flops={kind: 2 * rate for kind, rate in found.flops.items()},
+        )  # fmt: skip
     return found
 
 
 Sections = Mapping[str, Any] | None
 
 
+def engine_of(point: Measurement) -> str:
+    """Where none is stated, that of the file's form: GGUF runs in llama.cpp."""
+    if point.engine:
+        return point.engine
+    if point.runtime:
+        raise Unanswerable(f"the engine is not known ({point.runtime})")
+    found = scheme(point.quant, engine="")
+    return "llamacpp" if found is not None and found.gguf else "vllm"
+
+
 def placement_of(point: Measurement, sections: Sections = None) -> Placement:
     """`sections`: other coefficients than the ones of the package, while they are being fitted."""
     model = model_of(point)
-    engine = point.engine
-    if not engine:
-        raise Unanswerable(f"the engine is not known ({point.runtime or 'not stated'})")
+    engine = engine_of(point)
     chosen, gpu = scheme_of(point, model), gpu_of(point)
     if (
         engine.removesuffix("_v0").removesuffix("_late") in SPLITTING
@@ -139,11 +159,33 @@ def answers(*metrics: str) -> Callable[[Handler], Handler]:
     return register
 
 
+def _assumed(point: Measurement) -> tuple[str, ...]:
+    try:
+        return model_of(point).assumed
+    except Unanswerable:  # a price, say, needs no model
+        return ()
+
+
 def answer(point: Measurement, sections: Sections = None) -> Answer:
     """Raises Unanswerable."""
     from berth.planner import answers_memory, answers_quality, answers_speed, answers_ttft  # noqa: F401 - they register themselves
 
-    handler = HANDLERS.get(point.metric)
+    concurrent = point.unlimited or (point.concurrency or 1) > 1
+    name = canonical(point.metric, frozenset(HANDLERS), concurrent=concurrent)
+    handler = HANDLERS.get(name)
     if handler is None:
-        raise Unanswerable(f"the metric {point.metric} is not one the planner predicts")
-    return handler(point, sections)
+        raise Unanswerable(f"the metric {point.metric or '(unnamed)'} is not one the planner predicts")
+    if name != point.metric:
+        point = msgspec.structs.replace(point, metric=name)
+    found = handler(point, sections)
+    assumed = _assumed(point)
+    if not point.runtime and point.gpu:
+        assumed = (*assumed, "the engine is not stated")
+    found = msgspec.structs.replace(
+        found, assumed=(*found.assumed, *(text for text in assumed if text not in found.assumed))
+    )
+    times = from_milliseconds(point.unit) if in_milliseconds(name) else 1.0
+    if times == 1.0:
+        return found
+    ends = {"low": found.low and found.low * times, "high": found.high and found.high * times}
+    return msgspec.structs.replace(found, value=found.value * times, **ends)

@@ -9,7 +9,7 @@ from berth.planner.hardware import GIB, gpu_by_name
 from berth.planner.market import stations
 from berth.planner.measurements import Measurement
 from berth.planner.placement import Placement, kv_token_bytes
-from berth.planner.pool import Limits, activations, cache_tokens, kv_pool, parts, sequence_tokens, vllm_limits
+from berth.planner.pool import BLOCK, Limits, activations, cache_tokens, kv_pool, parts, sequence_tokens, vllm_limits
 from berth.planner.resident import resident
 from berth.planner.weights import weights
 
@@ -87,6 +87,12 @@ def _kv_memory(point: Measurement, sections: Sections) -> Answer:
 def _kv_capacity(point: Measurement, sections: Sections) -> Answer:
     place = placement_of(point, sections)
     return Answer(float(cache_tokens(place, _pool(point, place))))
+
+
+@answers("kv_cache_blocks")
+def _kv_blocks(point: Measurement, sections: Sections) -> Answer:
+    place = placement_of(point, sections)
+    return Answer(cache_tokens(place, _pool(point, place)) / BLOCK)
 
 
 @answers("max_concurrency_at_max_model_len")

@@ -70,6 +70,38 @@ def _throughput(point: Measurement, sections: Sections) -> Answer:
     return Answer(total / point.gpus if per_gpu else total)
 
 
+@answers("total_tok_s")
+def _with_prompts(point: Measurement, sections: Sections) -> Answer:
+    load = _load(point)
+    found = loaded(placement_of(point, sections), point, load)
+    return Answer(found.throughput * (load.input + load.output) / max(1.0, load.output))
+
+
+@answers("requests_per_s")
+def _requests(point: Measurement, sections: Sections) -> Answer:
+    load = _load(point)
+    return Answer(loaded(placement_of(point, sections), point, load).throughput / max(1.0, load.output))
+
+
+@answers("output_tok_s_per_user")
+def _per_user(point: Measurement, sections: Sections) -> Answer:
+    if point.input is None or point.output is None:
+        return _decode_speed(msgspec.structs.replace(point, metric="decode_tok_s_per_user"), sections)
+    return Answer(1.0 / loaded(placement_of(point, sections), point, _load(point)).tpot)
+
+
+@answers("request_ms", "request_mean_ms", "request_median_ms", "request_p50_ms")
+def _whole_request(point: Measurement, sections: Sections) -> Answer:
+    """Clients that each wait for their answer: by Little's law the answer takes as long as the clients that run take to be served."""
+    place, load = placement_of(point, sections), _load(point)
+    if point.unlimited:
+        raise Unanswerable("under unlimited load a request's time has no bound")
+    found = loaded(place, point, load)
+    if load.concurrency <= 1:
+        return Answer(1e3 * (prefill(place, load.input) + load.output * found.tpot))
+    return Answer(1e3 * load.concurrency * load.output / found.throughput)
+
+
 @answers("mlperf_offline_output_tok_s", "mlperf_server_output_tok_s", "mlperf_interactive_output_tok_s")
 def _mlperf(point: Measurement, sections: Sections) -> Answer:
     place = placement_of(msgspec.structs.replace(point, runtime="TensorRT-LLM MLPerf"), sections)
@@ -123,13 +155,13 @@ def _within(place: Placement, point: Measurement, load: Load, most: float) -> St
     return found
 
 
-@answers("tpot_ms")
+@answers("tpot_ms", "tpot_mean_ms", "tpot_median_ms", "tpot_p50_ms", "itl_ms", "itl_mean_ms")
 def _tpot(point: Measurement, sections: Sections) -> Answer:
     place = placement_of(point, sections)
     return Answer(1e3 * loaded(place, point, _load(point)).tpot)
 
 
-@answers("itl_median_ms")
+@answers("itl_median_ms", "itl_p50_ms")
 def _itl(point: Measurement, sections: Sections) -> Answer:
     place = placement_of(point, sections)
     return Answer(1e3 * loaded(place, point, _load(point)).step)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import statistics
 import sys
 from collections import Counter, defaultdict
@@ -57,6 +58,9 @@ def evaluate(points: Sequence[Measurement]) -> Report:
     known = references(points)
     answered, unanswered = [], []
     for point in points:
+        if not math.isfinite(point.value):
+            unanswered.append((point, "the value is not a number"))
+            continue
         try:
             found = answer_quality(point, known) if point.kind == "quality" else answer(point)
             answered.append(Answered(point, found))
@@ -200,7 +204,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     given = parser.parse_args(arguments)
     try:
-        with given.file.open(newline="", encoding="utf-8") as lines:
+        with given.file.open(newline="", encoding="utf-8-sig") as lines:
             report = evaluate(read_measurements(lines))
     except (OSError, BadFile, UnicodeDecodeError) as error:
         sys.stderr.write(f"{given.file}: {error}\n")

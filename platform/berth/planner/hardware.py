@@ -54,28 +54,45 @@ def _names() -> Mapping[str, str]:
 
 
 _NOISE: Final = re.compile(
-    r"\b(nvidia|geforce|amd|radeon|intel|tesla|gpu|apple|instinct|graphics|cpu|edition|x\d+|\d+gb|custom|pc)\b"
+    r"\b(nvidia|geforce|amd|radeon|intel|tesla|gpu|apple|instinct|graphics|cpu|edition|x\d+|\d+gb|custom|pc|aws|generation|hbm\de?|gddr\dx?"
+    r"|workstation|server|r|tm|accelerator|card|processor|macbook|air|mac|studio|mini|node|dual|quadro|dgx|hgx|oam|nvl\d+)\b"
+)
+# What follows a name and makes it another device.
+_VARIANT: Final = re.compile(
+    r"^ (?:max|pro|ultra|ti|super|xt|xtx|gre|ada|blackwell|nvl|laptop|mobile|d|x3d)\b(?! \d*gb)"
 )
 
 
 def _plain(name: str) -> str:
-    text = re.sub(r"[‑–—]", "-", name.lower()).replace("(", " ").replace(")", " ").replace("[", " ").replace("]", " ")
-    text = re.sub(r"(\d)-core", r"\1core", text)
+    """Words apart by one space each: "RTX4090" and "RTX-4090" are the same, and so are "8x H100 SXM5 80G" and "H100 SXM 80GB"."""
+    text = re.sub(r"[‑–—]", "-", name.lower().replace("(r)", " ").replace("(tm)", " "))
+    text = re.sub(r"[\[\]()-]", " ", text)
+    text = re.sub(r"\b\d{1,3}\s*[x×*]\s*(?=[a-z]|\d{4})|\s*[x×*]\s*\d{1,3}\s*$", " ", text)
+    text = re.sub(r"\b([a-z]+\d\w*)\.\w*(?:large|metal)\b", r"\1", text)
+    text = re.sub(r"\bsxm\d?\b", "sxm", text)
+    text = re.sub(r"\b(\d{1,3})\s*g(?:i?b)?\b", r"\1gb", text)
+    text = re.sub(r"(\d)[ -]core", r"\1core", text)
+    text = re.sub(r"\b(rtx|gtx|rx|arc|mi|epyc|xeon|gaudi|ryzen)(\d)", _apart, text)
+    text = re.sub(r"\b(\d{3,4})(ti|super|xtx|xt|gre)\b", r"\1 \2", text)
+    text = re.sub(r"\b(ti)(super)\b", r"\1 \2", text)
     return " ".join(re.sub(r"[-_,/+]", " ", text).split())
+
+
+def _apart(match: re.Match[str]) -> str:
+    stem, digit = match.groups()
+    return stem + digit if stem == "mi" else f"{stem} {digit}"
 
 
 @cache
 def gpu_by_name(name: str) -> Gpu | None:
     """From "NVIDIA H200-SXM-141GB", "4090 24GB", "M2 Ultra 76-Core GPU 192GB". A GPU goes before the CPU beside it, unless the text ends in
-    [CPU]; of several the longest name wins. None: not known."""
+    [CPU]; of several the longest name wins. A name that goes on ("M5 Max" after "M5") is another device. None: not known."""
     text = _plain(name)
     names = _names()
+    bare = " ".join(_NOISE.sub(" ", text).split())
     if text in names:
         return all_gpus()[names[text]]
-    bare = " ".join(_NOISE.sub(" ", text).split())
-    if bare in names:
-        return all_gpus()[names[bare]]
-    found = _contained(names, text) or _contained(names, bare)
+    found = _contained(text) | _contained(bare)
     if not found or (len({names[known] for known in found}) > 1 and " or " in text):
         return None
     on_cpu = "[cpu]" in name.lower()
@@ -83,8 +100,27 @@ def gpu_by_name(name: str) -> Gpu | None:
     return all_gpus()[names[best]]
 
 
-def _contained(names: Mapping[str, str], text: str) -> list[str]:
-    return [known for known in names if re.search(rf"(?:^| ){re.escape(known)}(?: |$)", text)]
+@cache
+def _patterns() -> tuple[tuple[str, re.Pattern[str]], ...]:
+    return tuple((known, re.compile(_pattern(known))) for known in _names())
+
+
+def _pattern(known: str) -> str:
+    """ "#" is any digit, after which a letter may follow; words may stand between a name and its memory."""
+    stem, space, memory = known.rpartition(" ")
+    if not re.fullmatch(r"\d+gb", memory):
+        stem, space, memory = known, "", ""
+    text = re.escape(stem).replace(r"\#", r"\d") + (r"[a-z]{0,2}" if "#" in stem else "")
+    return rf"(?:^| ){text}" + (rf"(?: \S+){{0,2}} {memory}" if space else "") + r"(?= |$)"
+
+
+def _contained(text: str) -> set[str]:
+    found = set()
+    for known, pattern in _patterns():
+        match = pattern.search(text)
+        if match and not _VARIANT.match(text[match.end() :]):
+            found.add(known)
+    return found
 
 
 def _read(row: Mapping[str, str]) -> Gpu:

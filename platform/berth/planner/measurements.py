@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import math
 import re
 from collections.abc import Iterable, Mapping
 from typing import Final
@@ -54,68 +55,125 @@ class BadFile(Exception):
     """The file is not in the format of the truth set."""
 
 
+NEEDED: Final = ("model", "metric", "value")
+
+
 def read_measurements(lines: Iterable[str]) -> list[Measurement]:
-    """Raises BadFile."""
+    """What a file leaves out is not stated: only the model, the metric and its value must be there. Raises BadFile."""
     reader = csv.DictReader(lines)
-    missing = [name for name in COLUMNS if name not in (reader.fieldnames or ())]
-    if missing:
-        raise BadFile(f"The file has no column {', '.join(missing)}: it is not in the format of the truth set.")
-    return [_read(row, number) for number, row in enumerate(reader, start=2)]
+    try:
+        names = {name: _plain(name) for name in reader.fieldnames or ()}
+        missing = [name for name in NEEDED if name not in names.values()]
+        if missing:
+            raise BadFile(f"The file has no column {', '.join(missing)}: it is not in the format of the truth set.")
+        return [
+            _read({names[key]: str(text or "").strip() for key, text in row.items() if key in names}, number)
+            for number, row in enumerate(reader, start=2)
+        ]
+    except csv.Error as error:
+        raise BadFile(f"It cannot be read as CSV: {error}.") from None
+
+
+def _plain(name: str) -> str:
+    return re.sub(r"\W+", "_", name.strip("\ufeff \t").lower()).strip("_")
 
 
 def _read(row: Mapping[str, str], line: int) -> Measurement:
-    try:
-        value = float(row["value"])
-    except ValueError:
-        raise BadFile(f"Line {line}: the value {row['value']!r} is not a number.") from None
+    def field(name: str) -> str:
+        return row.get(name, "")
+
+    load, gpu = field("concurrency"), field("gpu")
+    tensor = _whole(field("tensor_parallel"))
     return Measurement(
-        id=row["id"],
-        kind=row["kind"],
-        model=row["model"],
-        billions=_number(row["params_b"]),
-        notes=row["arch_notes"],
-        runtime=row["runtime"],
-        version=row["runtime_version"],
-        quant=row["quant"],
-        gpu=row["gpu"],
-        gpus=_whole(row["gpu_count"]) or 1,
-        tensor_parallel=_whole(row["tensor_parallel"]),
-        input=_whole(row["input_tokens"]),
-        output=_whole(row["output_tokens"]),
-        concurrency=_whole(row["concurrency"]),
-        unlimited=row["concurrency"].strip().lower().startswith("max"),
-        metric=row["metric"],
-        value=value,
-        unit=row["unit"],
-        source=row["source_title"],
-        quote=row["quote_or_location"],
-        url=row["source_url"],
+        id=field("id") or f"line-{line}",
+        kind=field("kind"),
+        model=field("model"),
+        billions=_billions(field("params_b")),
+        notes=field("arch_notes"),
+        runtime=field("runtime"),
+        version=field("runtime_version"),
+        quant=field("quant"),
+        gpu=gpu,
+        gpus=_whole(field("gpu_count")) or _devices(gpu) or tensor or 1,
+        tensor_parallel=tensor,
+        input=_whole(field("input_tokens")),
+        output=_whole(field("output_tokens")),
+        concurrency=_whole(load),
+        unlimited=re.match(r"(max|unlimited|inf|saturat|offline|peak|∞)", load.lower()) is not None,
+        metric=field("metric"),
+        value=_value(field("value")),
+        unit=field("unit"),
+        source=field("source_title"),
+        quote=field("quote_or_location"),
+        url=field("source_url"),
     )
 
 
+def _value(text: str) -> float:
+    """Not a number: the point is listed as unreadable, the rest of the file is not lost with it."""
+    word = text.lower()
+    if word in ("true", "yes", "fits", "ok"):
+        return 1.0
+    if word in ("false", "no", "oom", "out of memory"):
+        return 0.0
+    number = _number(text)
+    return math.nan if number is None else number
+
+
+_NUMBER: Final = re.compile(r"[~≈<>=\s$]*(-?\d[\d,]*(?:\.\d+)?(?:e[+-]?\d+)?)\s*([kmb](?![a-z]))?", re.IGNORECASE)
+_TIMES: Final = {"k": 1e3, "m": 1e6, "b": 1e9}
+
+
 def _number(text: str) -> float | None:
-    match = re.match(r"\s*(\d+(?:\.\d+)?)", text or "")
-    return float(match.group(1)) if match else None
+    """The first one: "1,024", "~900", "128k"."""
+    match = _NUMBER.match(text or "")
+    if match is None:
+        return None
+    try:
+        return float(match.group(1).replace(",", "")) * _TIMES.get((match.group(2) or "").lower(), 1.0)
+    except ValueError:
+        return None
+
+
+def _billions(text: str) -> float | None:
+    """Of "7", "7B", "350M" and 7000000000."""
+    number = _number(text)
+    if number is None or number <= 0:
+        return None
+    return number / 1e9 if number >= 1e5 else number
 
 
 def _whole(text: str) -> int | None:
     number = _number(text)
-    return None if number is None else int(number)
+    return None if number is None or not 0 <= number < 1e12 else int(number)
+
+
+def _devices(gpu: str) -> int | None:
+    """ "8x H100" -> 8. The two sockets of "2x EPYC 9654" are one machine."""
+    match = re.match(r"\s*(\d{1,3})\s*[x×*]\s*[a-z]|.*[a-z0-9]\s*[x×*]\s*(\d{1,3})\s*$", gpu.lower())
+    if match is None or re.search(r"epyc|xeon|cpu", gpu.lower()):
+        return None
+    return int(match.group(1) or match.group(2))
 
 
 _ENGINES: Final = (
-    ("mlperf", "tensorrt_llm_mlperf"),
-    ("tensorrt", "tensorrt_llm"), ("vulkan", "llamacpp_vulkan"), ("llama.cpp", "llamacpp"), ("llama-cpp", "llamacpp"),
-    ("llama-server", "llamacpp"), ("ollama", "ollama"), ("vllm", "vllm"), ("sglang", "sglang"), ("ipex", "autoawq_ipex"),
-    ("autoawq", "autoawq"), ("transformers", "transformers"), ("exllamav2", "exllamav2"), ("exllama", "exllama"), ("mlc", "mlc"),
-    ("onnx", "onnxruntime"), ("pytorch", "pytorch"), ("tgi", "vllm"), ("lmdeploy", "vllm"), ("text generation inference", "vllm"),
+    ("mlperf", "tensorrt_llm_mlperf"), ("trt-llm|trtllm|tensorrt|fastertransformer|nvidia nim|\\bnim\\b", "tensorrt_llm"),
+    ("vulkan", "llamacpp_vulkan"),
+    ("llama[._ -]?cpp|llama-(server|bench|cli)|ggml|gguf|llamafile|koboldcpp|lm ?studio|ctransformers|ik_llama|jan\\b", "llamacpp"),
+    ("ollama", "ollama"), ("vllm|aphrodite", "vllm"), ("sglang", "sglang"), ("ipex", "autoawq_ipex"), ("autoawq|awq", "autoawq"),
+    ("exllama ?v?[23]|exl[23]|tabbyapi", "exllamav2"), ("exllama", "exllama"), ("mlc", "mlc"), ("onnx|directml|\\bort\\b", "onnxruntime"),
+    ("gpt-fast|torch\\.compile|pytorch|torchao|eager", "pytorch"),
+    ("transformers|hugging ?face|\\bhf\\b|accelerate|bitsandbytes", "transformers"),
+    ("tgi|text[ -]generation[ -]inference|lmdeploy|turbomind|deepspeed|mii|lightllm|lorax|friendli|mlserve|scalellm|rtp-llm|mindie|optimum",
+     "vllm"),
+    ("\\bmlx\\b|mlx[-_ ]lm|mlx", "llamacpp"), ("openvino|neural ?speed|llama2?\\.c|candle|burn", "llamacpp"),
 )  # fmt: skip
 
 
 def engine_key(runtime: str, version: str) -> str:
     """The section of the coefficients: an engine's name, and for those that were rewritten the generation. Empty: not known."""
     text = runtime.lower()
-    name = next((key for pattern, key in _ENGINES if pattern in text), "")
+    name = next((key for pattern, key in _ENGINES if re.search(pattern, text)), "")
     if name in ("vllm", "tensorrt_llm", "llamacpp") and _old(name, version):
         return f"{name}_v0"
     if name == "transformers":

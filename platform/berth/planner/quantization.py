@@ -44,9 +44,20 @@ _SCHEMES: Final[dict[str, Scheme]] = {
     "nf4": Scheme("NF4", 4.5, unpacked=True),
     "q4f16": Scheme("q4f16_1", 4.5, 4.5, unpacked=True),
     "nvfp4": Scheme("NVFP4", 4.5, compute="fp4"),
+    "w4a8": Scheme("W4A8", 4 + _GROUP, compute="int8", unpacked=True),
+    "fp6": Scheme("FP6", 6 + 16 / 128, unpacked=True),
+    "mxfp8": Scheme("MXFP8", 8.25, compute="fp8"),
+    "mxfp6": Scheme("MXFP6", 6.25, unpacked=True),
+    "int3": Scheme("INT3", 3 + _GROUP, unpacked=True),
+    "int2": Scheme("INT2", 2 + _GROUP, unpacked=True),
     "mxfp4": Scheme("MXFP4", 16, expert_bits=4.25, unpacked=True),
 }
 _EXL2: Final = re.compile(r"(?:exl2|exl3)?\s*(\d+(?:\.\d+)?)\s*bpw")
+_PLAIN: Final = re.compile(
+    r"^(?:native.*|none|unquanti[sz]ed|original|default|auto|-+|n/?a|no|full(?: precision)?|as published|checkpoint"
+    r"|compressed-tensors|modelopt"
+    r"|not stated|unknown)$"
+)
 _GGUF_NAME: Final = re.compile(r"\b(?:ud-)?(i?q\d(?:_k)?(?:_(?:xxs|xs|nl|xl|[sml01]))?|tq\d_0|iq4_nl)\b", re.IGNORECASE)
 
 
@@ -72,7 +83,7 @@ def _kv_bits(text: str) -> int:
 
 
 def _named(text: str, engine: str, native: str) -> Scheme | None:
-    if not text or text.startswith("native"):
+    if not text or _PLAIN.match(text):
         if engine in ("llamacpp", "ollama"):
             return _gguf("MXFP4" if native == "mxfp4" else "Q4_K_M")
         return _SCHEMES.get(_NATIVE.get(native, ""), _SCHEMES["bf16"])
@@ -80,7 +91,8 @@ def _named(text: str, engine: str, native: str) -> Scheme | None:
         bits = float(match.group(1))
         return Scheme(f"EXL2 {bits:g}bpw", bits, 6.0, unpacked=True)
     if engine in ("llamacpp", "ollama"):
-        text = {"int4": "q4_0", "int8": "q8_0", "4-bit": "q4_k_m", "fp16": "f16", "fp8": "q8_0"}.get(text, text)
+        text = _LLAMACPP.get(text, text)
+        text = re.sub(r"(q\d_k)_xl\b", _without_xl, text)
     if (match := _GGUF_NAME.search(text)) and match.group(1).upper() in MIXTURES:
         return _gguf(match.group(1).upper())
     if engine in ("llamacpp", "ollama") and text.upper() in MIXTURES:
@@ -93,6 +105,20 @@ def _named(text: str, engine: str, native: str) -> Scheme | None:
     return None
 
 
+_LLAMACPP: Final = {
+    "int4": "q4_0", "int8": "q8_0", "4-bit": "q4_k_m", "4bit": "q4_k_m", "fp16": "f16", "fp8": "q8_0", "8-bit": "q8_0", "8bit": "q8_0",
+    "q4": "q4_k_m", "q8": "q8_0", "q5": "q5_k_m", "q6": "q6_k", "half": "f16", "float16": "f16", "5bit": "q5_k_m", "6bit": "q6_k",
+    "fp32": "f32", "float32": "f32", "bfloat16": "bf16", "q3": "q3_k_m", "q2": "q2_k", "3-bit": "q3_k_m",
+}  # fmt: skip
+
+
+def _without_xl(match: re.Match[str]) -> str:
+    """Unsloth's "extra large" mixtures are nearest to these."""
+    return {"q2_k": "q2_k_l", "q3_k": "q3_k_xl", "q4_k": "q4_k_l", "q5_k": "q5_k_l", "q6_k": "q6_k_l", "q8_k": "q8_0"}[
+        match.group(1)
+    ]
+
+
 def _gguf(mixture: str) -> Scheme:
     base = BITS[MIXTURES[mixture]]
     return Scheme(mixture, base, base, gguf=mixture, unpacked=base < 16)
@@ -101,6 +127,12 @@ def _gguf(mixture: str) -> Scheme:
 _NATIVE: Final = {"fp8": "fp8", "mxfp4": "mxfp4", "gptq": "gptq-int4", "awq": "awq", "compressed-tensors": "int8-w8a8",
                   "modelopt": "fp8", "nvfp4": "nvfp4", "float32": "f32"}  # fmt: skip
 _PATTERNS: Final = (
+    (r"mxfp8", "mxfp8"),
+    (r"mxfp6", "mxfp6"),
+    (r"w4a8|qserve", "w4a8"),
+    (r"fp6", "fp6"),
+    (r"int-?3\b|3-?bit", "int3"),
+    (r"int-?2\b|2-?bit", "int2"),
     (r"nvfp4|^fp4\b|w4a4", "nvfp4"),
     (r"mxfp4", "mxfp4"),
     (r"gptq.*(int-?8|8-?bit)", "gptq-int8"),
@@ -109,10 +141,11 @@ _PATTERNS: Final = (
     (r"w4a16", "int4-w4a16"),
     (r"nf4|bnb.*4|4-?bit.*bnb", "nf4"),
     (r"int8.*w8a16|w8a16", "int8-w8a16"),
-    (r"w8a8.*fp8|fp8", "fp8"),
+    (r"w8a8.*fp8|fp8|f8_e|float8", "fp8"),
+    (r"weight[- _]?only|eetq|llm\.int8", "int8-w8a16"),
     (r"w8a8|smoothquant|int8 sq", "int8-w8a8"),
     (r"int-?8|8-?bit", "gptq-int8"),
     (r"int-?4|4-?bit|q4", "gptq-int4"),
-    (r"bf16|fp16|f16|float16|bfloat16", "bf16"),
-    (r"f32|fp32|float32", "f32"),
+    (r"bf16|fp16|f16|float16|bfloat16|half", "bf16"),
+    (r"f32|fp32|float32|tf32", "f32"),
 )

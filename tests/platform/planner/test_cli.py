@@ -48,6 +48,12 @@ def test_a_folder_with_a_configuration_and_tiers_of_ones_own(
     assert plain["demand"]["ttft_ms"] is None
 
 
+def test_a_licence_and_a_model_of_which_only_the_size_is_known(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["New-9B", "--users", "5", "--licences", "MIT", "--licence", "mit"]) == 0
+    assert "only the size is known (9 billion)" in capsys.readouterr().out
+    assert main(["New-9B", "--users", "5", "--licences", "MIT"]) == 1
+
+
 @pytest.mark.parametrize(
     "arguments",
     [

@@ -31,7 +31,7 @@ class _Answer(Struct):
     error: Raw | None = None
 
 
-_decode = msgspec.json.Decoder(_Answer).decode
+decode_answer = msgspec.json.Decoder(_Answer).decode
 _encode = msgspec.json.Encoder().encode
 
 
@@ -74,7 +74,7 @@ class ChoicesRelay:
     def finish(self) -> Relayed:
         data, self._data = self._data, b""
         try:
-            answer = _decode(data)
+            answer = decode_answer(data)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             return Relayed(fault=True)
         if answer.error is not None or not self._good(answer.choices):

@@ -10,11 +10,13 @@ from berth_gateway.demand import demand_of
 from berth_gateway.errors import Refusal
 from berth_gateway.exchange import Exchange
 from berth_gateway.fan import Fan
+from berth_gateway.fast import FastExchange
 from berth_gateway.framing import ChunkedBody, FramingError, LengthBody
 from berth_gateway.head import HeadError, RequestHead, read_request
 from berth_gateway.limits import Permit, Waiting
 from berth_gateway.outgoing import Outgoing, State, broken_request
 from berth_gateway.paths import Place
+from berth_gateway.recording import recording_of
 from berth_gateway.repeat import Known, remember
 from berth_gateway.upstream import Wire
 
@@ -28,6 +30,9 @@ ABANDON_SECONDS = 60.0  # a client that does not take its last answer
 SLOW_AFTER, SLOWEST = 10.0, 1024  # after so many seconds a body must have come at so many bytes a second
 
 
+_HEAD, _BUSY = State.HEAD, State.BUSY
+
+
 class Client(Outgoing):
     """Reads requests strictly one at a time; what is pipelined waits."""
 
@@ -39,8 +44,10 @@ class Client(Outgoing):
         self._peer = peer
         self._admin = admin
         self._known: Known | None = None  # the last head, if it may come again
+        self._fast: FastExchange | None = None  # takes what is usual
         self._head_known = 0  # bytes of an incomplete head that have been looked at
         self._place: Place | None = None
+        self._kept = b""  # the body of a request that is to be recorded
         self._payload = bytearray()
         self._size = 0
         self._dropped = 0
@@ -55,6 +62,9 @@ class Client(Outgoing):
         self._gateway.clients.add(self)
 
     def received(self, data: bytes) -> None:
+        fast = self._fast
+        if fast is not None and self._state is _HEAD and not self._buffer and fast.take(data):
+            return
         if self._state is State.LINGER:
             self._dropped += len(data)
             if self._dropped > MAX_LINGER:
@@ -139,12 +149,21 @@ class Client(Outgoing):
         self._place, self._caller = place, caller
         view = self._gateway.store.view
         if caller is not None and view is not None and place.kind == "generate":
-            self._known = remember(data, head, place, caller, view)
+            self._remember(remember(data, head, place, caller, view))
         self._body = ChunkedBody() if head.chunked else LengthBody(max(0, head.length))
         self._set_state(State.BODY)
         if head.expects_continue and head.has_body and not self._buffer and self._wire is not None:
             self._wire.write(b"HTTP/1.1 100 Continue\r\n\r\n")
         return True
+
+    def _remember(self, known: Known | None) -> None:
+        self._known = known
+        if known is None or not known.is_usual:
+            self._fast = None
+        elif self._fast is None:
+            self._fast = FastExchange(self._gateway, self, known)
+        else:
+            self._fast.know(known)
 
     def _read_known(self, known: Known, head: RequestHead) -> bool:
         """As `_read_head`, for a head that has been judged before."""
@@ -214,9 +233,14 @@ class Client(Outgoing):
     def _generate(self, place: Place, data: bytes) -> None:
         if place.endpoint is None or self._caller is None:
             return
-        gateway = self._gateway
+        gateway, fast = self._gateway, self._fast
+        if fast is not None:
+            fast.meet(self._caller)
+            if fast.admit(data):
+                return
         patience = admit.patience_of(self._head)
         facts = dispatch.admit_request(gateway, place.endpoint, self._caller, self._request_id, data, patience)
+        self._kept = data if recording_of(facts) is not None else b""
         found = gateway.gate.enter(demand_of(facts), self._decided)
         if isinstance(found, Waiting):
             self._waits = facts, found
@@ -237,12 +261,40 @@ class Client(Outgoing):
     def _begin(self, facts: Facts, permit: Permit) -> None:
         self._limits = permit.lines
         run = Fan if facts.prepared.branches else Exchange
-        exchange = self._exchange = run(self._gateway, self, facts, permit)
+        answering = self._gateway.records.around(self, facts, self._kept) if self._kept else self
+        exchange = self._exchange = run(self._gateway, answering, facts, permit)
         try:
             exchange.start()
         except Refusal:
             self._exchange = None
             raise
+
+    # Usual requests (`fast`)
+
+    def began_fast(self, exchange: FastExchange, now: float) -> None:
+        """A usual request runs."""
+        self._state, self._since, self._exchange = _BUSY, now, exchange
+
+    def ended_fast(self) -> None:
+        """It is accounted for; its answer is about to go out."""
+        self._exchange = None
+
+    def answered_fast(self, reply: bytes, now: float) -> None:
+        """Sends the answer, which is whole."""
+        wire = self._wire
+        if wire is None:
+            return
+        wire.write(reply)
+        self._state, self._since, self._head = _HEAD, now, None
+        if self._buffer or self._paused:
+            self._finish(close=False)
+
+    def continues(
+        self, exchange: Exchange, head: RequestHead, caller: admit.Caller, request_id: str, limits: bytes
+    ) -> None:
+        """A request that began as a usual one is an exchange like any other from here on."""
+        self._exchange, self._head, self._caller = exchange, head, caller
+        self._request_id, self._limits, self._streaming = request_id, limits, False
 
     # Answering
 

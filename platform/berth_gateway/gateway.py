@@ -16,11 +16,14 @@ from berth_gateway.contract import GatewayReport, Route, UsageEvent
 from berth_gateway.errors import Refusal, not_ready
 from berth_gateway.exchange import Exchange
 from berth_gateway.fan import Fan
+from berth_gateway.fast import FastExchange
+from berth_gateway.fast_path import FastPath
 from berth_gateway.head import RequestHead
 from berth_gateway.limits import Gate
 from berth_gateway.load import Loads
 from berth_gateway.logs import Log
 from berth_gateway.places import Places
+from berth_gateway.recording import Records
 from berth_gateway.route import Address, Router, address
 from berth_gateway.shadow import Shadows
 from berth_gateway.snapshot import Store, Verdict, View
@@ -58,27 +61,66 @@ class Gateway:
         self.router = Router()
         self.gate = Gate(now, wall)
         self.places = Places(self)
-        self.loads = Loads(wall, self.places.waiting)
+        self.raw_loads = Loads(wall, self.places.waiting)
         self.shadows = Shadows(self)
+        self.records = Records(now, lambda reason: self.telemetry.records.add(reason))
         self.suspects: Suspects[Address] = Suspects()
-        self.telemetry = Telemetry(self._gauges(), self._families())
+        self.raw_telemetry = Telemetry(self._gauges(), self._families())
         self.encode = msgspec.json.Encoder().encode
         self.clients: set[Client] = set()
-        self.exchanges: set[Exchange | Fan] = set()
+        self.exchanges: set[Exchange | Fan | FastExchange] = set()
         self.finishing: dict[Upstream, float] = {}
-        self.draining = False
-        self.room = spool.has_room()
+        self._draining = False
+        self._room = spool.has_room()
         self.started_at = wall()
         self.dial: Callable[[Upstream], None] = _no_dial
         self._progress_at = 0.0
         self._last_verdict: Verdict | None = None
+        self.fast = FastPath(self)
+        self.gate.changed = self.fast.forget
+
+    # What usual requests have done is counted a little later, but before anybody looks
+
+    @property
+    def telemetry(self) -> Telemetry:
+        if self.fast.ended:
+            self.fast.work()
+        return self.raw_telemetry
+
+    @property
+    def loads(self) -> Loads:
+        if self.fast.ended:
+            self.fast.work()
+        return self.raw_loads
+
+    @property
+    def draining(self) -> bool:
+        """The gateway stops: what comes now is refused."""
+        return self._draining
+
+    @draining.setter
+    def draining(self, draining: bool) -> None:
+        self._draining = draining
+        self.fast.look()
+
+    @property
+    def room(self) -> bool:
+        """Whether the spool has room for what running requests will write."""
+        return self._room
+
+    @room.setter
+    def room(self, room: bool) -> None:
+        self._room = room
+        self.fast.look()
 
     def _gauges(self) -> dict[str, Callable[[], float]]:
         store, spool = self.store, self.spool
         return {
             "berth_gateway_in_flight": lambda: len(self.exchanges),
             "berth_gateway_queued": self.places.all_waiting,
-            "berth_gateway_reserved_tokens": lambda: sum(x.permit.demand.tokens for x in self.exchanges),
+            "berth_gateway_reserved_tokens": lambda: sum(
+                x.reserved_tokens if isinstance(x, FastExchange) else x.permit.demand.tokens for x in self.exchanges
+            ),
             "berth_gateway_limits_waiting": lambda: len(self.gate.waiting),
             "berth_gateway_limits_contact": lambda: int(self.gate.connected),
             "berth_gateway_connections": lambda: len(self.clients),
@@ -155,12 +197,15 @@ class Gateway:
         self.gate.settle(exchange.permit, event)
         self.exchanges.discard(exchange)
         self.loads.settled(event)
+        if self.records.open:
+            self.records.settled(event)
         self.telemetry.settled(event, breach=breach)
         if self.config.log_requests:
             self.log.request(exchange.facts.request_id, event)
 
     def dropped(self, exchange: Exchange | Fan) -> None:
         """A request that ended before any engine saw it: it was never accepted."""
+        self.records.forget(exchange.facts.event_id)
         self.gate.cancel(exchange.permit)
         self.exchanges.discard(exchange)
 
@@ -183,6 +228,7 @@ class Gateway:
         view = self.store.view
         if view is not None:
             self.log.info("snapshot_applied", epoch=view.epoch, version=view.version)
+            self.fast.forget()
             self.router.keep_only(view.routes.values())
             self.limits_changed()
             self._cut_revoked(view)
@@ -242,11 +288,15 @@ class Gateway:
     def tick(self) -> None:
         """Several times a second: deadlines, heartbeats, progress of running requests, log lines."""
         now = self.now()
+        self.fast.work()
+        self.fast.look()
         for client in list(self.clients):
             client.tick(now)
         for exchange in list(self.exchanges):
             exchange.tick(now)
-        self.router.workers = self.gate.workers
+        if self.router.workers != self.gate.workers:
+            self.router.workers = self.gate.workers
+            self.fast.forget()
         self.places.tick(now)
         self.shadows.tick(now)
         for upstream, since in list(self.finishing.items()):

@@ -27,48 +27,48 @@ class Health(Generic[W]):
     """Only replicas that have failed and not answered since are in it."""
 
     def __init__(self) -> None:
-        self._ill: dict[W, _Ill] = {}
+        self.ill: dict[W, _Ill] = {}
 
     def usable(self, where: W, now: float) -> bool:
         """Whether a request may be sent there: it is well, or its rest is over and no trial is out."""
-        ill = self._ill.get(where)
+        ill = self.ill.get(where)
         return ill is None or (now >= ill.until and not ill.trial)
 
     def is_ill(self, where: W) -> bool:
-        return where in self._ill
+        return where in self.ill
 
     def rests_until(self, where: W) -> float:
-        ill = self._ill.get(where)
+        ill = self.ill.get(where)
         return 0.0 if ill is None else ill.until
 
     def sent(self, where: W) -> None:
         """A request goes there; to one that has failed it is the trial."""
-        if self._ill:
-            ill = self._ill.get(where)
+        if self.ill:
+            ill = self.ill.get(where)
             if ill is not None:
                 ill.trial = True
 
     def failed(self, where: W, now: float) -> None:
         """Failures of requests that were out together count once: it was one event."""
-        ill = self._ill.get(where)
+        ill = self.ill.get(where)
         if ill is None:
-            self._ill[where] = _Ill(now + FIRST_REST)
+            self.ill[where] = _Ill(now + FIRST_REST)
         elif now >= ill.until:
             ill.failures += 1
             ill.until = now + min(LONGEST_REST, FIRST_REST * 2.0 ** min(ill.failures - 1, 10))
             ill.trial = False
 
     def answered(self, where: W) -> None:
-        if self._ill:
-            self._ill.pop(where, None)
+        if self.ill:
+            self.ill.pop(where, None)
 
     def left(self, where: W) -> None:
         """A request there has ended. If it was a trial without result, another may be made."""
-        if self._ill:
-            ill = self._ill.get(where)
+        if self.ill:
+            ill = self.ill.get(where)
             if ill is not None:
                 ill.trial = False
 
     def keep_only(self, known: Container[W]) -> None:
-        for where in [each for each in self._ill if each not in known]:
-            del self._ill[where]
+        for where in [each for each in self.ill if each not in known]:
+            del self.ill[where]

@@ -40,11 +40,13 @@ class _Bounds:
 
 
 class Standing(NamedTuple):
-    """What limits requests of one key for one deployment, until a period ends (Unix seconds) or the gate tells of a change."""
+    """What limits requests of one key for one deployment, from `since` to before `until` (Unix seconds) or till the gate tells of a
+    change."""
 
     pools: list[Pool]
     budgets: list[Budget]
     purses: list[Purse]
+    since: float
     until: float
 
 
@@ -78,6 +80,7 @@ class Gate:
             self._connected = connected
             for pool in self._pools.values():
                 pool.fold()  # what may be taken is another number now
+            self.changed()
 
     def apply(self, members: dict[str, MemberInfo], budgets: tuple[Budget, ...]) -> None:
         """A new snapshot. Changed limits hold from the next request on; purses of removed budgets are forgotten."""
@@ -173,17 +176,18 @@ class Gate:
     def _lines(self, pools: list[tuple[Pool, int]], now: float) -> bytes:
         return quota.lines([pool for pool, _ in pools], now, connected=self.connected)
 
-    def standing(self, key: KeyInfo, org: OrgInfo, route: Route, at: float) -> Standing | None:
-        """What limits requests of this key for this deployment at that instant (Unix seconds); None when it is not known."""
+    def standing(self, key: KeyInfo, org: OrgInfo, route: Route, at: float) -> Standing:
+        """What limits requests of this key for this deployment at that instant (Unix seconds). Raises Refusal when a budget's period
+        is not known."""
         bounds = self._bounds_for(key, org, route)
-        purses, until = [], float("inf")
-        for budget in bounds.budgets:
-            period = _period(budget, at)
-            if period is None:
-                return None
-            purses.append(self._purse(budget, period))
-            until = min(until, period.ends_at)
-        return Standing(bounds.pools, bounds.budgets, purses, until)
+        periods = [_period(budget, at) for budget in bounds.budgets]
+        known = [period for period in periods if period is not None]
+        if len(known) < len(periods):
+            raise quota.closed()
+        purses = [self._purse(budget, period) for budget, period in zip(bounds.budgets, known, strict=True)]
+        since = max((period.starts_at for period in known), default=float("-inf"))
+        until = min((period.ends_at for period in known), default=float("inf"))
+        return Standing(bounds.pools, bounds.budgets, purses, since, until)
 
     def _bounds_of(self, demand: Demand) -> _Bounds:
         return self._bounds_for(demand.key, demand.org, demand.route)

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Iterable
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from berth_gateway.contract import DeploymentLoad, UsageEvent
 
+if TYPE_CHECKING:
+    from berth_gateway.fast_path import Ended
+
 _encode = msgspec.msgpack.Encoder().encode
 
 
-class _Counts:
+class Counts:
     __slots__ = (
         "active_at",
         "answers",
@@ -39,36 +43,37 @@ class Loads:
         self._wall = wall
         self._waiting = waiting
         self._since = wall()
-        self._counts: dict[str, _Counts] = {}
+        self._counts: dict[str, Counts] = {}
         self._changed: set[str] = set()
         self._gone: set[str] = set()
 
-    def _of(self, deployment: str) -> _Counts:
+    def of(self, deployment: str) -> Counts:
+        """Where a deployment is counted; it is among those that are told next."""
         self._changed.add(deployment)
         found = self._counts.get(deployment)
         if found is None:
-            found = self._counts[deployment] = _Counts()
+            found = self._counts[deployment] = Counts()
         return found
 
     def arrived(self, deployment: str) -> None:
-        counts = self._of(deployment)
+        counts = self.of(deployment)
         counts.arrivals += 1
         counts.active_at = self._wall()
 
     def sent(self, deployment: str, waited: float | None) -> None:
         """To a replica. `waited`: seconds since it arrived; None when it is sent a second time."""
-        counts = self._of(deployment)
+        counts = self.of(deployment)
         counts.in_flight += 1
         counts.queue_seconds += waited or 0.0
 
     def ended(self, deployment: str) -> None:
         """It is with no replica any more."""
-        counts = self._of(deployment)
+        counts = self.of(deployment)
         counts.in_flight -= 1
         counts.active_at = self._wall()
 
     def settled(self, event: UsageEvent) -> None:
-        counts = self._of(event.deployment_id)
+        counts = self.of(event.deployment_id)
         counts.prompt_tokens += event.prompt_tokens
         counts.cached_tokens += event.cached_tokens
         counts.completion_tokens += event.completion_tokens
@@ -78,6 +83,19 @@ class Loads:
             if event.completion_tokens > 1:
                 counts.decode_tokens += event.completion_tokens - 1
                 counts.decode_seconds += max(0.0, event.duration_ms - event.first_token_ms) / 1000
+
+    def ended_well(self, deployment: str, ended: Iterable[Ended]) -> None:
+        """Requests that were counted in flight where they ran, and have been answered."""
+        counts = self.of(deployment)
+        for each in ended:
+            counts.answers += 1
+            counts.first_token_seconds += each.first / 1e6
+            counts.prompt_tokens += each.prompt
+            counts.cached_tokens += each.cached
+            counts.completion_tokens += each.completion
+            if each.completion > 1:
+                counts.decode_tokens += each.completion - 1
+                counts.decode_seconds += (each.lasted - each.first) / 1e6
 
     def in_flight(self) -> dict[str, int]:
         """Requests that are with a replica now, by deployment."""

@@ -76,24 +76,11 @@ class _Request(Struct, omit_defaults=True):
     first_token_ms: float | None = None
 
 
-class Log:
-    """Collects lines; `flush` writes them to the file descriptor."""
-
-    def __init__(self, fd: int = 2) -> None:
-        self._fd = fd
-        self._lines: list[bytes] = []
-
-    def info(self, event: str, **fields: Value) -> None:
-        self._add("info", event, fields)
-
-    def error(self, event: str, **fields: Value) -> None:
-        self._add("error", event, fields)
-        self.flush()
-
-    def request(self, request_id: str, event: UsageEvent) -> None:
-        """How a request ended."""
-        line = _Request(
-            round(time.time(), 3),
+def request_line(at: float, request_id: str, event: UsageEvent) -> bytes:
+    """The line of a request that has ended `at` (Unix seconds)."""
+    return _encode(
+        _Request(
+            at,
             "info",
             "request",
             request_id,
@@ -111,7 +98,29 @@ class Log:
             event.duration_ms,
             event.first_token_ms,
         )
-        self._lines.append(_encode(line))
+    )
+
+
+class Log:
+    """Collects lines; `flush` writes them to the file descriptor."""
+
+    def __init__(self, fd: int = 2) -> None:
+        self._fd = fd
+        self._lines: list[bytes] = []
+
+    def info(self, event: str, **fields: Value) -> None:
+        self._add("info", event, fields)
+
+    def error(self, event: str, **fields: Value) -> None:
+        self._add("error", event, fields)
+        self.flush()
+
+    def request(self, request_id: str, event: UsageEvent) -> None:
+        """How a request ended."""
+        self.add_line(request_line(round(time.time(), 3), request_id, event))
+
+    def add_line(self, line: bytes) -> None:
+        self._lines.append(line)
         if len(self._lines) >= 256:
             self.flush()
 

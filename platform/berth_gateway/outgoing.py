@@ -17,6 +17,7 @@ from berth_gateway.upstream import Wire
 if TYPE_CHECKING:
     from berth_gateway.exchange import Exchange
     from berth_gateway.fan import Fan
+    from berth_gateway.fast import FastExchange
     from berth_gateway.gateway import Gateway
 
 
@@ -42,7 +43,7 @@ class Outgoing(ABC):
         self._since = gateway.now()  # when the state began
         self._head: RequestHead | None = None
         self._caller: Caller | None = None
-        self._exchange: Exchange | Fan | None = None
+        self._exchange: Exchange | Fan | FastExchange | None = None
         self._limits = b""  # header lines about limits and budgets
         self._request_id = ""
         self._streaming = False

@@ -85,7 +85,7 @@ class Places:
 
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
-        self._rooms: dict[str, _Room] = {}
+        self.rooms: dict[str, _Room] = {}
         self._bytes = 0
         self._wakes: dict[str, Wake] = {}
         self._due: deque[str] = deque()
@@ -99,7 +99,7 @@ class Places:
         facts = seeker.facts
         deployment = facts.route.deployment_id
         self._gateway.loads.arrived(deployment)
-        room = self._rooms.get(deployment)
+        room = self.rooms.get(deployment)
         if room is not None and (
             len(room.queue) >= self._gateway.config.queue_length or self._bytes + len(facts.prepared.body) > MOST_BYTES
         ):
@@ -117,24 +117,35 @@ class Places:
             self._turn_away(place, "upstream_unavailable", f"No replica of {route.name} could be reached.")
             return
         # Whoever was let through before does not queue again for its second try.
-        if place.sent_at is not None or facts.route.deployment_id not in self._rooms:
+        if place.sent_at is not None or facts.route.deployment_id not in self.rooms:
             replica = self._choose(route, place, place.tried)
             if replica is not None:
                 self._take(place, route, replica)
                 return
         self._wait(place)
 
+    def took_over(self, seeker: Seeker, where: Address, sent_at: float) -> Place:
+        """A place for a request that is with a replica already."""
+        place = Place(seeker, seeker.facts.started)
+        place.where, place.sent_at = where, sent_at
+        return place
+
+    def freed(self, deployment: str) -> None:
+        """A request that had no place here has left a replica of this deployment."""
+        if deployment in self.rooms:
+            self._move_up(deployment)
+
     def leave(self, place: Place) -> None:
         """The request needs its replica, or its position, no more. Who waits behind it moves up."""
         deployment = place.facts.route.deployment_id
         if place.waiting:
-            self._forget(self._rooms[deployment], place, deployment)
+            self._forget(self.rooms[deployment], place, deployment)
             place.seeker = None
         elif place.where is not None:
             self._gateway.router.end(place.where)
             self._gateway.loads.ended(deployment)
             place.where = None
-            if deployment in self._rooms:
+            if deployment in self.rooms:
                 self._move_up(deployment)
 
     def lists(self, facts: Facts, where: Address) -> bool:
@@ -146,7 +157,7 @@ class Places:
 
     def changed(self) -> None:
         """A new snapshot: replicas may have come, gone, or be wanted no more."""
-        for deployment, room in list(self._rooms.items()):
+        for deployment, room in list(self.rooms.items()):
             waiting = next(iter(room.places), None)
             route = None if waiting is None else self._route(waiting.facts)
             if route is None or not self._serves(route):
@@ -160,7 +171,7 @@ class Places:
 
     def tick(self, now: float) -> None:
         """Turns away who has waited too long."""
-        for deployment, room in list(self._rooms.items()):
+        for deployment, room in list(self.rooms.items()):
             for place in list(room.places):
                 route = self._route(place.facts)
                 if now >= self._deadline(place, room, route):
@@ -190,11 +201,11 @@ class Places:
             self.on_wake()
 
     def waiting(self, deployment: str) -> int:
-        room = self._rooms.get(deployment)
+        room = self.rooms.get(deployment)
         return 0 if room is None else len(room.queue)
 
     def all_waiting(self) -> int:
-        return sum(len(room.queue) for room in self._rooms.values())
+        return sum(len(room.queue) for room in self.rooms.values())
 
     # How
 
@@ -249,9 +260,9 @@ class Places:
 
     def _wait(self, place: Place) -> None:
         deployment = place.facts.route.deployment_id
-        room = self._rooms.get(deployment)
+        room = self.rooms.get(deployment)
         if room is None:
-            room = self._rooms[deployment] = _Room()
+            room = self.rooms[deployment] = _Room()
         room.queue.add(place)
         room.places[place] = None
         place.waiting = True
@@ -264,7 +275,7 @@ class Places:
         place.waiting = False
         self._bytes -= len(place.facts.prepared.body)
         if not room.places:
-            del self._rooms[deployment]
+            del self.rooms[deployment]
 
     def _move_up(self, deployment: str) -> None:
         """Lets through whoever is next, as far as there is room. What that leads to is worked off here, not within itself."""
@@ -279,7 +290,7 @@ class Places:
             self._working = False
 
     def _let_through(self, deployment: str) -> None:
-        while (room := self._rooms.get(deployment)) is not None:
+        while (room := self.rooms.get(deployment)) is not None:
             place = room.queue.head()
             route = None if place is None else self._route(place.facts)
             if place is None or route is None or not self._serves(route):

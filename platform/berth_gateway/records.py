@@ -13,7 +13,7 @@ from berth_gateway.contract import UsageEvent
 
 OPEN, SETTLED = 1, 2
 
-_HEADER = struct.Struct("<IIB")  # length, CRC-32 of kind and payload, kind
+HEADER = struct.Struct("<IIB")  # length, CRC-32 of kind and payload, kind
 _MAX_RECORD = 64 * 1024
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(UsageEvent).decode
@@ -21,7 +21,7 @@ _decode = msgspec.msgpack.Decoder(UsageEvent).decode
 
 def frame(kind: int, event: UsageEvent) -> bytes:
     payload = _encode(event)
-    return _HEADER.pack(len(payload), zlib.crc32(payload, kind), kind) + payload
+    return HEADER.pack(len(payload), zlib.crc32(payload, kind), kind) + payload
 
 
 def read_records(path: Path, size: int) -> Iterator[tuple[int, UsageEvent]]:
@@ -38,9 +38,9 @@ def undamaged_bytes(path: Path, size: int) -> int:
 def _undamaged(path: Path, size: int) -> Iterator[tuple[int, UsageEvent, int]]:
     with path.open("rb") as file:
         at = 0
-        while at + _HEADER.size <= size:
-            length, crc, kind = _HEADER.unpack(file.read(_HEADER.size))
-            at += _HEADER.size + length
+        while at + HEADER.size <= size:
+            length, crc, kind = HEADER.unpack(file.read(HEADER.size))
+            at += HEADER.size + length
             if length > _MAX_RECORD or at > size or kind not in (OPEN, SETTLED):
                 return
             payload = file.read(length)

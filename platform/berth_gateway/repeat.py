@@ -32,6 +32,12 @@ class Known:
     caller: Caller
     view: View
 
+    @property
+    def is_usual(self) -> bool:
+        """Whether requests with this head may come the short way (`fast`)."""
+        head, endpoint = self.head, self.place.endpoint
+        return head.minor == 1 and head.origin is None and endpoint is not None and endpoint.name == "chat/completions"
+
     def caller_now(self, view: View, now: float) -> Caller | None:
         """Who calls, if that is still known."""
         expires = self.caller.key.expires_at

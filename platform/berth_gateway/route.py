@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 from berth_gateway import affinity
 from berth_gateway.contract import Replica, RevisionWeight, Route
@@ -35,7 +35,7 @@ class Spot:
     def __init__(self, where: Address) -> None:
         self.where = where
         self.in_flight = 0
-        self.idle: list[Pooled] = []
+        self.idle: list[Any] = []  # Pooled; nearly always an Upstream
         self.form: Form | None = None
 
 
@@ -140,7 +140,7 @@ class Router:
     # Connections
 
     def take(self, where: Address) -> Pooled | None:
-        idle = self.spot(where).idle
+        idle: list[Pooled] = self.spot(where).idle
         return idle.pop() if idle else None
 
     def give_back(self, where: Address, connection: Pooled) -> bool:

@@ -103,6 +103,7 @@ async def _serve(
 ) -> None:
     loop = asyncio.get_running_loop()
     gateway.dial = Dialer(loop)
+    gateway.fast.soon = loop.call_soon
     _quieten(loop, gateway)
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -138,6 +139,8 @@ async def _serve(
         server.close()
     await _drain(gateway)
     await _end([stopping, *work])
+    gateway.fast.flush()
+    gateway.fast.work()
     gateway.spool.sync()
     await party.close()
     gateway.log.info("stopped", gateway=gateway.config.name)

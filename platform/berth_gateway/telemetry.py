@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from berth_gateway.contract import UsageEvent
+from berth_gateway.contract import CountedBy, Outcome, UsageEvent
+
+if TYPE_CHECKING:
+    from berth_gateway.fast_path import Ended
 
 SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300)
 
@@ -156,6 +160,7 @@ METRICS = (
     Metric("berth_gateway_snapshots_total", Counter, "Snapshots offered, by verdict.", ("verdict",)),
     Metric("berth_gateway_usage_shipped_total", Counter, "Usage events written to the stream, repeats included."),
     Metric("berth_gateway_valkey_failures_total", Counter, "Attempts that Valkey did not answer.", ("job",)),
+    Metric("berth_gateway_records_total", Counter, "Inference records: shipped, or dropped and why.", ("outcome",)),
     Metric("berth_gateway_cut_total", Counter, "Running requests that the gateway ended.", ("reason",)),
     Metric("berth_gateway_in_flight", Gauge, "Accepted requests that run."),
     Metric("berth_gateway_queued", Gauge, "Requests that wait for a replica."),
@@ -231,6 +236,7 @@ class Telemetry:
         self.shipped = counter("usage_shipped_total")
         self.link_failures = counter("valkey_failures_total")
         self.cut = counter("cut_total")
+        self.records = counter("records_total")
         self._gauges: list[Gauge | Gauges] = [
             Gauge(metric.name, metric.help, gauges[metric.name]) for metric in METRICS if metric.kind is Gauge
         ]
@@ -272,6 +278,40 @@ class Telemetry:
                 observe(usual.output, decode / (event.completion_tokens - 1))
         if breach:
             self.breaches.add(deployment)
+
+    def ended_well(self, deployment: str, endpoint: str, ended: Iterable[Ended]) -> None:
+        """The same for requests that were answered to the end at once, from a replica that was free."""
+        usual = self._usual.get((deployment, endpoint))
+        if usual is None:
+            usual = self._usual[deployment, endpoint] = _Usual(self, deployment)
+        if usual.first is None:
+            usual.first = self.first_token.cell(deployment)
+        count = prompt = cached = completion = reasoning = 0
+        durations, seconds = usual.duration
+        firsts, first_seconds = usual.first
+        for each in ended:
+            lasted, first = each.lasted / 1e6, each.first / 1e6
+            count += 1
+            prompt += each.prompt
+            cached += each.cached
+            completion += each.completion
+            reasoning += each.reasoning
+            durations[bisect_left(SECONDS, lasted)] += 1
+            seconds[0] += lasted
+            firsts[bisect_left(SECONDS, first)] += 1
+            first_seconds[0] += first
+            if each.completion > 1:
+                if usual.output is None:
+                    usual.output = self.output_token.cell(deployment)
+                observe(usual.output, (lasted - first) / (each.completion - 1))
+        usual.prompt[0] += prompt
+        usual.cached[0] += cached
+        usual.completion[0] += completion
+        usual.reasoning[0] += reasoning
+        self.responses.add(deployment, "2xx", by=count)
+        self.requests.add(deployment, endpoint, Outcome.OK, by=count)
+        self.counted_by.add(CountedBy.ENGINE, by=count)
+        self.queue.cell(deployment)[0][0] += count
 
     def keep_only(self, deployments: Container[str]) -> None:
         """Forgets what was counted for deployments that are gone, so that labels do not pile up."""

@@ -6,12 +6,17 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
 from berth_gateway.express import Express
+from berth_gateway.form import form_of
 from berth_gateway.framing import Body, ChunkedBody, FramingError, LengthBody, UntilClose, known_size
 from berth_gateway.head import HeadError, ResponseHead, read_response
 from berth_gateway.route import Address
 
 if TYPE_CHECKING:
+    from berth_gateway.fast import FastExchange
     from berth_gateway.gateway import Gateway
+
+
+JSON = b"application/json"
 
 
 class Wire(Protocol):
@@ -55,16 +60,17 @@ class Upstream:
         "_paused",
         "_reused",
         "_started",
-        "_wire",
         "express",
+        "fast",
         "short_cut",
         "where",
+        "wire",
     )
 
     def __init__(self, gateway: Gateway, where: Address) -> None:
         self._gateway = gateway
         self.where = where
-        self._wire: Wire | None = None
+        self.wire: Wire | None = None
         self._asker: Asker | None = None
         self._message: Callable[[], bytes] | None = None
         self._body: Body | None = None
@@ -78,6 +84,7 @@ class Upstream:
         self.short_cut: Callable[[bytes], bool] | None = None
         # The same for streams in the usual form. Only set while the next byte begins a chunk and an event.
         self.express: Express | None = None
+        self.fast: FastExchange | None = None  # a usual request that it was given (`fast`); nobody else asks then
 
     # From the asker
 
@@ -85,17 +92,23 @@ class Upstream:
         """Sends a request, at once or as soon as the connection stands. `message` gives it then; nothing, if it is not to be sent."""
         self._asker = asker
         self._body, self._buffer, self._started, self._keep = None, b"", False, False
-        if self._wire is None:
+        if self.wire is None:
             self._message = message
             self._gateway.dial(self)
         else:
             self._reused = True
-            self._send(self._wire, message)
+            self._send(self.wire, message)
 
     def _send(self, wire: Wire, message: Callable[[], bytes]) -> None:
         data = message()
         if data:
             wire.write(data)
+
+    def continues(self, asker: Asker) -> None:
+        """What was asked on this kept connection, and not been answered yet, is this asker's from here on."""
+        self._asker = asker
+        self._body, self._buffer, self._started, self._keep = None, b"", False, False
+        self._reused = True
 
     def release(self) -> None:
         """The asker has all it wants. The connection is kept if the rest of the answer ends as it should."""
@@ -109,27 +122,27 @@ class Upstream:
         """Ends the connection at once, which tells the engine to stop generating."""
         self._asker = self.short_cut = self.express = None
         self._gateway.finishing.pop(self, None)
-        if self._wire is not None:
-            self._wire.abort()
+        if self.wire is not None:
+            self.wire.abort()
 
     def discard(self) -> None:
-        if self._wire is not None:
-            self._wire.close()
+        if self.wire is not None:
+            self.wire.close()
 
     def pause(self) -> None:
-        if self._wire is not None and not self._paused:
+        if self.wire is not None and not self._paused:
             self._paused = True
-            self._wire.pause_reading()
+            self.wire.pause_reading()
 
     def resume(self) -> None:
-        if self._wire is not None and self._paused:
+        if self.wire is not None and self._paused:
             self._paused = False
-            self._wire.resume_reading()
+            self.wire.resume_reading()
 
     # From the connection
 
     def opened(self, wire: Wire) -> None:
-        self._wire = wire
+        self.wire = wire
         if self._asker is None:  # the client left while the connection was made
             wire.abort()
             return
@@ -151,6 +164,9 @@ class Upstream:
             if not data:
                 return
             self.express = None  # until the asker finds that it fits again
+        elif self.fast is not None:
+            self.fast.came(data)
+            return
         if self.short_cut is not None:
             data = self._take_whole_chunks(data)
             if not data:
@@ -231,7 +247,10 @@ class Upstream:
             return known[1]
         head = read_response(data)
         if head is not None:
-            self._last_head = data[: head.consumed], head
+            raw = data[: head.consumed]
+            self._last_head = raw, head
+            if head.status == 200 and head.length >= 0 and head.keep_alive and head.content_type.startswith(JSON):
+                self._gateway.router.spot(self.where).form = form_of(raw, head.length)
         return head
 
     def _finish(self, body: Body) -> None:
@@ -246,7 +265,9 @@ class Upstream:
 
     def lost(self) -> None:
         """The connection is gone."""
-        self._wire = None
+        if self.fast is not None:
+            self.fast.become()
+        self.wire = None
         self._gateway.finishing.pop(self, None)
         asker, self._asker, self.short_cut, self.express = self._asker, None, None, None
         if asker is None:

@@ -107,7 +107,7 @@ class Story:
         assert gateway.loads.in_flight().get(deployment, 0) == in_flight
         assert waiting <= 5
         route = self.core.world.routes[0]
-        second = any(place.tried for room in gateway.places._rooms.values() for place in room.places)
+        second = any(place.tried for room in gateway.places.rooms.values() for place in room.places)
         if waiting and route.state is RouteState.READY and not second:
             assert gateway.router.choose(route, (), gateway.now()) is None, "nobody waits while there is room"
 
@@ -122,7 +122,7 @@ class Story:
         self.core.pass_time(40)
         gateway = self.core.gateway
         assert (gateway.router.in_flight(), gateway.places.all_waiting(), len(gateway.exchanges)) == (0, 0, 0)
-        assert gateway.places._rooms == {}
+        assert gateway.places.rooms == {}
         assert gateway.places._bytes == 0
         for number, (_, wire) in enumerate(self.clients):
             if number not in self.left:

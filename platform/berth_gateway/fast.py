@@ -1,0 +1,428 @@
+"""The usual request, in as few steps as it takes: a known head, a plain chat, limits with room, an idle connection to the one replica,
+and an answer in one piece.
+
+The same as Client, `dispatch`, Gate, Places, Exchange, Upstream and ChoicesRelay do together; a property test holds the two ways
+together. Whatever is not usual is left to them: before anything was taken by saying so, afterwards by becoming an Exchange in the
+state that it would be in. The two long functions are flat on purpose: a call costs as much as ten of their lines
+(docs/decisions/0009-one-flat-way-for-the-usual-request.md).
+"""
+
+from __future__ import annotations
+
+from random import getrandbits
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from msgspec import UNSET
+
+from berth_gateway import admit
+from berth_gateway.account import Facts
+from berth_gateway.admit import Caller
+from berth_gateway.choices import decode_answer
+from berth_gateway.contract import UsageEvent
+from berth_gateway.cost import TEMPLATE_TOKENS
+from berth_gateway.demand import demand_of
+from berth_gateway.endpoint import Prepared
+from berth_gateway.exchange import Exchange
+from berth_gateway.fast_path import Ended, FastPath
+from berth_gateway.grant import Grant, limit_lines
+from berth_gateway.limits import Permit
+from berth_gateway.pools import Kind, Pool
+from berth_gateway.repeat import Known
+from berth_gateway.route import MAX_IDLE
+from berth_gateway.usual import UNUSUAL, decode
+from berth_gateway.window import SLOT_SECONDS
+
+if TYPE_CHECKING:
+    from berth_gateway.client import Client
+    from berth_gateway.gateway import Gateway
+    from berth_gateway.upstream import Upstream
+
+MAX_ANSWER = 1024 * 1024  # bytes of an answer in pieces; a longer one is no usual one
+_MOST_DIGITS = 16
+_encode = msgspec.json.Encoder().encode
+
+
+class FastExchange:
+    """One connection's usual requests, one after the other. Stands among the gateway's exchanges while one runs."""
+
+    def __init__(self, gateway: Gateway, client: Client, known: Known) -> None:
+        self._gateway = gateway
+        self._path: FastPath = gateway.fast
+        self._client = client
+        self._generation = -1
+        self._grants: dict[str, Grant] = {}
+        self._running = gateway.exchanges
+        self._crowds, self._ill, self._strikes = (
+            gateway.places.rooms,
+            gateway.router.health.ill,
+            gateway.suspects.strikes,
+        )
+        self.know(known)
+        self._part = b""  # of an answer
+        self._upstream: Upstream | None = None
+        self._grant: Grant | None = None
+        self._units = self._cost = self._limit = self._slot = 0
+        self._wall = self._started = 0.0
+        self._sent = self.request_id = self._event_id = b""
+        self._stream = False
+        self._shown: Any = UNSET
+        self._rate: tuple[int, int] | None = None
+        self._token: tuple[int, int] | None = None
+
+    def know(self, known: Known) -> None:
+        """The head that the connection's next requests will probably have."""
+        self._known = known
+        self._before, self._behind = known.form.before, known.form.behind
+        self._at, self._skip = known.form.at, known.form.skip
+        self._generation = -1
+
+    def meet(self, caller: Caller) -> None:
+        """Who calls has been found anew."""
+        endpoint = self._known.place.endpoint
+        if endpoint is not None:
+            self._caller = caller
+            self._generation = self._path.generation
+            self._grants = self._path.grants_of(caller, endpoint)
+
+    # From the client
+
+    def take(self, data: bytes) -> bool:
+        """Whether `data` was one whole usual request. False: nothing has happened."""
+        at = self._at
+        if not data.startswith(self._before):
+            return False
+        end = data.find(b"\r", at, at + _MOST_DIGITS)
+        if not data.startswith(self._behind, end):
+            return False
+        body = data[end + self._skip :]
+        return data[at:end] == b"%d" % len(body) and self.admit(body)
+
+    def admit(self, body: bytes) -> bool:  # noqa: C901 - see the module
+        """The same for a body behind the head that is known."""
+        path = self._path
+        if not path.open or self._generation != path.generation:
+            return False
+        try:
+            asked = decode(body)
+        except UNUSUAL:
+            return False
+        grant = self._grants.get(asked.model)
+        wall = path.wall()
+        if grant is None or not grant.since <= wall < grant.until:
+            grant = self._find(asked.model)
+            if grant is None:
+                return False
+        spot, crowds, ill = grant.spot, self._crowds, self._ill
+        idle = spot.idle
+        if not idle or spot.in_flight >= grant.slots or self._strikes:
+            return False
+        if (crowds and grant.deployment_id in crowds) or (ill and spot.where in ill):
+            return False
+
+        # What the engine will be sent
+        stream = asked.stream is True
+        shown = asked.stream_options
+        if stream:
+            shown = shown is not UNSET and shown.include_usage is True
+            asked.stream_options = grant.stream_options
+        elif shown is not UNSET or not grant.whole:
+            return False
+        else:
+            asked.stream = UNSET
+        context = grant.context
+        limit, other = asked.max_tokens, asked.max_completion_tokens
+        if limit is UNSET or (other is not UNSET and other < limit):
+            limit = other
+        asked.model = grant.engine_model
+        asked.max_tokens = asked.max_completion_tokens = UNSET
+        sent = _encode(asked)
+        told = limit
+        if limit is UNSET or limit >= context:
+            told = limit = context
+            if grant.fills_context:
+                told = context - min(context, len(sent) + TEMPLATE_TOKENS)
+        if told == limit or told >= context // 2:
+            sent = b'%b,"max_tokens":%d%b}' % (sent[:-1], told, grant.more)
+        elif grant.more:
+            sent = b"%b%b}" % (sent[:-1], grant.more)
+
+        # Whether it may go
+        now = path.now()
+        size, slot = len(sent), int(now / SLOT_SECONDS)
+        units = min(max(1, size // 4), context) + limit
+        for pool in grant.pools:
+            if pool.turn != slot:
+                pool.turn_to(slot, now, connected=path.connected, workers=path.workers)
+        for pool in grant.rates:
+            if pool.taken >= pool.most:
+                return False
+        for pool in grant.tokens:
+            if pool.taken + units > pool.most or units > pool.limit:
+                return False
+        for pool in grant.seats:
+            if pool.in_use >= pool.most:
+                return False
+        cost = grant.dearest * min(context, size + TEMPLATE_TOKENS) + grant.output_price * limit
+        for purse in grant.purses:
+            if purse.claim - purse.spent - purse.reserved < cost or (path.connected and not purse.usable(now)):
+                return False
+
+        # It goes
+        for pool in grant.rates:
+            pool.taken += 1
+        for pool in grant.tokens:
+            pool.taken += units
+        for pool in grant.seats:
+            pool.taken += 1
+            pool.in_use += 1
+        for purse in grant.purses:
+            purse.reserved += cost
+            purse.demand += cost
+        counts = grant.counts
+        counts.arrivals += 1
+        counts.in_flight += 1
+        counts.active_at = wall
+        spot.in_flight += 1
+        upstream = self._upstream = idle.pop()
+        upstream.fast = self
+        self._grant, self._stream, self._shown, self._sent, self._limit = grant, stream, shown, sent, limit
+        self._units, self._cost, self._slot, self._wall, self._started = units, cost, slot, wall, now
+        self._rate = self._tightest(grant.rates) if grant.rates else None
+        self._token = self._tightest(grant.tokens) if grant.tokens else None
+        self.request_id, self._event_id = ids = _ids(int(wall * 1000), getrandbits(12), getrandbits(62) | 1 << 63)
+        self._running.add(self)
+        self._client.began_fast(self, now)
+        stencil = grant.stream_stencil if stream else grant.stencil
+        record = path.spool.open_records[ids[1]] = stencil.open(ids[1], wall)
+        path.records.append(record)
+        path.asks.append((upstream, b"%b%b\r\ncontent-length: %d\r\n\r\n%b" % (grant.request_head, ids[0], size, sent)))
+        if not path.due:
+            path.later()
+        return True
+
+    # From the engine
+
+    def came(self, data: bytes) -> None:  # noqa: C901 - see the module
+        """Bytes of the answer."""
+        grant, upstream, path, gateway = self._grant, self._upstream, self._path, self._gateway
+        if grant is None or upstream is None:
+            return None
+        if self._part:
+            data, self._part = self._part + data, b""
+        spot = grant.spot
+        form = spot.form
+        if form is None or self._stream or grant.generation != path.generation or gateway.draining or self._ill:
+            return self._hand_over(data)
+        at = form.at
+        end = data.find(b"\r", at, at + _MOST_DIGITS)
+        if not (data.startswith(form.before) and data.startswith(form.behind, end)):
+            return self._hand_over(data)
+        body, length = data[end + form.skip :], data[at:end]
+        if length != b"%d" % len(body):
+            if len(body) < MAX_ANSWER and length.isdigit() and int(length) > len(body):
+                self._part = data  # more will come
+                return None
+            return self._hand_over(data)
+        try:
+            answer = decode_answer(body)
+        except UNUSUAL:
+            return self._hand_over(data)
+        usage, choices = answer.usage, answer.choices
+        if usage is None or answer.error is not None or len(choices) != 1:
+            return self._hand_over(data)
+        choice = choices[0]
+        message = choice.message
+        if choice.finish_reason == "error" or message is UNSET or not bytes(message).startswith(b"{"):
+            return self._hand_over(data)
+        prompt, completion = usage.prompt_tokens, usage.completion_tokens
+        cached = reasoning = 0
+        if usage.prompt_tokens_details is not None:
+            cached = usage.prompt_tokens_details.cached_tokens or 0
+        if usage.completion_tokens_details is not None:
+            reasoning = usage.completion_tokens_details.reasoning_tokens or 0
+        if prompt is None or completion is None or not (
+            0 <= cached <= prompt <= grant.context and 1 <= completion <= self._limit and 0 <= reasoning <= completion
+        ):  # fmt: skip
+            return self._hand_over(data)  # figures that have to be looked at
+
+        # It is whole, and good
+        now = path.now()
+        units = self._units - prompt - completion
+        for pool in grant.tokens:
+            if pool.turn == self._slot:
+                pool.back += units
+                if not path.connected:
+                    pool.most += units
+            else:
+                pool.give_back(self._slot, units, now)
+        for pool in grant.seats:
+            pool.in_use -= 1
+        cost = completion * grant.output_price + (prompt - cached) * grant.input_price + cached * grant.cached_price
+        for purse in grant.purses:
+            purse.reserved -= self._cost
+            purse.spent += cost
+        started, wall = self._started, self._wall
+        lasted = int((now - started) * 1e6 + 0.5)
+        record = grant.stencil.settled(self._event_id, wall, lasted, lasted, prompt, cached, completion, reasoning)
+        path.spool.open_records.pop(self._event_id)
+        path.records.append(record)
+        path.ended.append(
+            Ended(grant, False, self.request_id, wall, lasted, lasted, prompt, cached, completion, reasoning)
+        )
+        request_id = self.request_id
+        reply = grant.plain % (
+            request_id, int(wall), _encode(choices), prompt, completion, prompt + completion, cached, reasoning
+        )  # fmt: skip
+        reply = grant.reply % (
+            len(reply), request_id, limit_lines(self._rate, self._token), int((now - started) * 1000), reply
+        )  # fmt: skip
+        path.replies.append((self._client, reply, record))
+
+        # The engine's connection and the client's are free again
+        counts = grant.counts
+        counts.in_flight -= 1
+        counts.active_at = path.wall()
+        spot.in_flight -= 1
+        self._running.discard(self)
+        self._client.ended_fast()
+        self._grant = self._upstream = None
+        upstream.fast = None
+        upstream.resume()
+        if len(spot.idle) < MAX_IDLE:
+            spot.idle.append(upstream)
+        else:
+            upstream.discard()
+        if not path.due:
+            path.later()
+        if self._crowds:
+            gateway.places.freed(grant.deployment_id)
+        return None
+
+    # Becoming an exchange like any other
+
+    def _hand_over(self, data: bytes) -> None:
+        upstream = self._upstream
+        self.become()
+        if upstream is not None:
+            upstream.received(data)
+
+    def become(self) -> Exchange:
+        """The exchange that this request would be by now, had it come the long way."""
+        grant, upstream, gateway, client = self._grant, self._upstream, self._gateway, self._client
+        if grant is None or upstream is None:
+            raise RuntimeError("nothing runs here")
+        if self._path.due:
+            self._path.flush()
+        facts = self._facts(grant)
+        permit = self._permit(grant, facts)
+        records = gateway.spool.open_records
+        records[facts.event_id] = records.pop(self._event_id)
+        exchange = Exchange(gateway, client, facts, permit)
+        exchange.take_over(grant.replica, upstream)
+        self._running.discard(self)
+        self._running.add(exchange)
+        gateway.telemetry.queue.observe(0.0, grant.deployment_id)
+        client.continues(exchange, self._known.head, grant.caller, facts.request_id, permit.lines)
+        self._grant = self._upstream = None
+        upstream.fast = None
+        return exchange
+
+    def _facts(self, grant: Grant) -> Facts:
+        request_id = self.request_id.decode()
+        prepared = Prepared(
+            body=self._sent,
+            stream=self._stream,
+            include_usage=self._shown is True,
+            choices=1,
+            most_tokens=self._limit,
+            path=grant.endpoint.path,
+            whole=not self._stream,
+        )
+        return Facts(
+            request_id=f"req_{request_id}",
+            event_id=self._event_id.decode(),
+            caller=grant.caller,
+            route=grant.route,
+            endpoint=grant.endpoint,
+            prepared=prepared,
+            accepted_at=self._wall,
+            started=self._started,
+            patience=admit.patience_of(self._known.head),
+        )
+
+    def _permit(self, grant: Grant, facts: Facts) -> Permit:
+        permit = Permit(demand_of(facts), grant.budgets)
+        for pool in grant.pools:
+            pool.fold()
+            permit.takes.append((pool, self._slot, self._units if pool.kind is Kind.TOKENS else 1))
+        permit.purses = list(grant.purses)
+        permit.lines = limit_lines(self._rate, self._token)
+        return permit
+
+    def not_recorded(self) -> None:
+        """The disk has no room for it: nobody is asked."""
+        exchange = self.become()
+        self._gateway.spool.open_records.pop(exchange.facts.event_id, None)
+        exchange.not_recorded()
+
+    # From the client, the clock and the gateway, as an exchange has them
+
+    @property
+    def facts(self) -> Facts:
+        if self._grant is None:
+            raise RuntimeError("nothing runs here")
+        return self._facts(self._grant)
+
+    @property
+    def reserved_tokens(self) -> int:
+        return self._units
+
+    def client_gone(self) -> None:
+        self.become().client_gone()
+
+    def client_full(self) -> None:
+        if self._upstream is not None:
+            self._upstream.pause()
+
+    def client_drained(self) -> None:
+        if self._upstream is not None:
+            self._upstream.resume()
+
+    def tick(self, now: float) -> None:
+        config = self._gateway.config
+        waited = now - self._started
+        if waited > min(config.first_byte, config.total) or (self._stream and waited >= config.keepalive):
+            self.become().tick(now)
+
+    def cut(self, code: str, sentence: str) -> None:
+        self.become().cut(code, sentence)
+
+    def progress(self) -> UsageEvent | None:
+        """Nothing is known of it before its end."""
+        return None
+
+    def _find(self, model: str) -> Grant | None:
+        path, endpoint = self._path, self._known.place.endpoint
+        if endpoint is None or self._generation != path.generation:
+            return None
+        return path.grant(self._caller, endpoint, model)
+
+    @staticmethod
+    def _tightest(pools: list[Pool]) -> tuple[int, int]:
+        """Limit and what is left of the one that is nearest to being used up."""
+        first = pools[0]
+        limit, least = first.limit, min(first.own_left + first.back, first.held_left) - first.taken
+        for pool in pools[1:]:
+            left = min(pool.own_left + pool.back, pool.held_left) - pool.taken
+            if left * limit < least * pool.limit:
+                limit, least = pool.limit, left
+        return limit, least
+
+
+def _ids(ms: int, a: int, b: int) -> tuple[bytes, bytes]:
+    """A request id and an event id that are one UUIDv7: milliseconds since 1970, 12 and 62 random bits (`b` with the variant on top)."""
+    return (
+        b"%012x7%03x%016x" % (ms, a, b),
+        b"%08x-%04x-7%03x-%04x-%012x" % (ms >> 16, ms & 0xFFFF, a, b >> 48, b & 0xFFFFFFFFFFFF),
+    )

@@ -1,0 +1,155 @@
+"""What is known of usual requests of one key for one deployment before they come: who, where, at what price, under which limits.
+
+Found once and kept until anything of it may have changed: a snapshot, a limit, a price, a period, Valkey's answer (`fast_path`).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from berth_gateway import admit
+from berth_gateway.admit import Caller
+from berth_gateway.contract import Replica, Route, RouteState
+from berth_gateway.cost import price_at
+from berth_gateway.endpoint import Endpoint
+from berth_gateway.engines import FILLS_CONTEXT, answers_whole
+from berth_gateway.errors import Refusal
+from berth_gateway.pools import Kind
+from berth_gateway.route import address, share
+from berth_gateway.stencil import Stencil
+from berth_gateway.surfaces.common import stream_options
+
+if TYPE_CHECKING:
+    from berth_gateway.gateway import Gateway
+
+_NO_BOUND = 1 << 62
+_RATES = b"x-ratelimit-limit-requests: %d\r\nx-ratelimit-remaining-requests: %d\r\nx-ratelimit-reset-requests: %b\r\n"
+_TOKENS = b"x-ratelimit-limit-tokens: %d\r\nx-ratelimit-remaining-tokens: %d\r\nx-ratelimit-reset-tokens: %b\r\n"
+
+
+class Grant:
+    """`since` and `until` in Unix seconds, prices in 10^-12 of the currency for a token."""
+
+    __slots__ = (
+        "budgets",
+        "cached_price",
+        "caller",
+        "context",
+        "counts",
+        "dearest",
+        "deployment_id",
+        "endpoint",
+        "engine_model",
+        "fills_context",
+        "generation",
+        "input_price",
+        "model",
+        "more",
+        "output_price",
+        "plain",
+        "pools",
+        "purses",
+        "rates",
+        "replica",
+        "reply",
+        "request_head",
+        "route",
+        "seats",
+        "since",
+        "slots",
+        "spot",
+        "stencil",
+        "stream_options",
+        "stream_stencil",
+        "tokens",
+        "until",
+        "whole",
+    )
+
+    def __init__(self, gateway: Gateway, caller: Caller, endpoint: Endpoint, route: Route, wall: float) -> None:
+        """Raises Refusal where something of it is not known."""
+        replica = route.replicas[0]
+        self.caller, self.endpoint, self.route, self.replica = caller, endpoint, route, replica
+        self.deployment_id = route.deployment_id
+        self.generation = gateway.fast.generation
+        self.since, self.until = float("-inf"), float("inf")
+        if caller.key.expires_at is not None:
+            self.until = float(caller.key.expires_at)
+        self._limit(gateway, wall)
+        self._price(wall)
+        self._address(gateway, replica)
+        self.counts = gateway.loads.of(route.deployment_id)
+        told = (gateway.config.name, caller.org.org_id, caller.key.key_id, route, endpoint.name)
+        self.stencil = Stencil(*told, stream=False)
+        self.stream_stencil = Stencil(*told, stream=True)
+
+    def _limit(self, gateway: Gateway, wall: float) -> None:
+        standing = gateway.gate.standing(self.caller.key, self.caller.org, self.route, wall)
+        self.pools, self.budgets, self.purses = standing.pools, standing.budgets, standing.purses
+        self.since, self.until = max(self.since, standing.since), min(self.until, standing.until)
+        self.rates = [pool for pool in self.pools if pool.kind is Kind.REQUESTS]
+        self.tokens = [pool for pool in self.pools if pool.kind is Kind.TOKENS]
+        self.seats = [pool for pool in self.pools if pool.kind is Kind.SEATS]
+
+    def _price(self, wall: float) -> None:
+        prices = self.route.prices
+        price = price_at(prices, wall)
+        self.input_price = self.cached_price = self.output_price = 0
+        if price is not None:
+            self.input_price, self.cached_price, self.output_price = price.input, price.cached, price.output
+            if price is not prices[0]:
+                self.since = max(self.since, price.valid_from)
+        self.dearest = max(self.input_price, self.cached_price)
+        self.until = min([self.until, *(each.valid_from for each in prices if each.valid_from > wall)])
+
+    def _address(self, gateway: Gateway, replica: Replica) -> None:
+        route = self.route
+        self.spot = gateway.router.spot(address(replica))
+        self.slots = _NO_BOUND if replica.slots is None else share(replica.slots, gateway.router.workers)
+        self.context, self.engine_model = route.context_length, route.engine_model
+        self.fills_context, self.whole = route.engine in FILLS_CONTEXT, answers_whole(route.engine)
+        self.stream_options: Any = stream_options(route, 1)
+        self.more = b',"timings_per_token":true' if route.engine == "llamacpp" else b""
+        self.request_head = (
+            f"POST {self.endpoint.path} HTTP/1.1\r\nhost: {replica.host}:{replica.port}\r\n"
+            f"authorization: Bearer {replica.secret}\r\ncontent-type: application/json\r\nx-request-id: req_"
+        ).encode("latin-1")
+        model = msgspec.json.encode(route.name).replace(b"%", b"%%")
+        self.model = msgspec.json.encode(route.name)
+        self.plain = (
+            b'{"id":"%b%%b","object":"%b","created":%%d,"model":%b,"choices":%%b,"usage":{"prompt_tokens":%%d,'
+            b'"completion_tokens":%%d,"total_tokens":%%d,"prompt_tokens_details":{"cached_tokens":%%d},'
+            b'"completion_tokens_details":{"reasoning_tokens":%%d}}}'
+        ) % (self.endpoint.id_prefix.encode(), self.endpoint.answer_object.encode(), model)
+        self.reply = (
+            b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\nx-request-id: req_%b\r\n"
+            b"%bopenai-processing-ms: %d\r\n\r\n%b"
+        )
+
+
+def find(gateway: Gateway, caller: Caller, endpoint: Endpoint, model: str, wall: float) -> Grant | None:
+    """A grant, where requests of this key for this model can be usual ones."""
+    view = gateway.store.usable(wall)
+    if view is None or endpoint.name != "chat/completions":
+        return None
+    try:
+        route = admit.find_route(view, caller, model)
+        admit.check_serves(route, endpoint)
+        if route.state is not RouteState.READY or len(route.replicas) != 1 or route.shadow is not None:
+            return None
+        return Grant(gateway, caller, endpoint, route, wall)
+    except Refusal:
+        return None
+
+
+def limit_lines(rate: tuple[int, int] | None, tokens: tuple[int, int] | None) -> bytes:
+    """x-ratelimit-* of (limit, left) of the tightest limit on requests and of the tightest on tokens."""
+    out = b""
+    for template, found in ((_RATES, rate), (_TOKENS, tokens)):
+        if found is not None:
+            limit, left = found
+            left = max(0, left)
+            out += template % (limit, left, b"0ms" if left >= limit else b"1m0s")
+    return out

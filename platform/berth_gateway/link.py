@@ -17,6 +17,7 @@ from redis.exceptions import RedisError
 from berth_gateway import wake
 from berth_gateway.contract import GATEWAYS_KEY, SNAPSHOT_CHANNEL, SNAPSHOT_KEY
 from berth_gateway.gateway import Gateway
+from berth_gateway.record_ship import RecordShipper
 from berth_gateway.ship import Shipper
 from berth_gateway.snapshot import Verdict
 
@@ -43,6 +44,7 @@ class Link:
             decode_responses=False,
         )
         self._shipper = Shipper(gateway, usage_key)
+        self._records = RecordShipper(gateway, usage_key)
         self._changed = asyncio.Event()
         self._report_now = asyncio.Event()
         self._wake_now = asyncio.Event()
@@ -59,6 +61,7 @@ class Link:
             self._keep_on("usage", self._ship),
             self._keep_on("wake", self._wake),
             self._keep_on("load", self._load),
+            self._keep_on("records", self._ship_records),
         ]
 
     async def close(self) -> None:
@@ -66,6 +69,8 @@ class Link:
         try:
             async with asyncio.timeout(2):
                 while await self._shipper.step(self._valkey):
+                    pass
+                while await self._records.step(self._valkey):
                     pass
                 await self._valkey.hdel(GATEWAYS_KEY, self._gateway.config.name)
         except _LOST:
@@ -152,6 +157,11 @@ class Link:
         while True:
             await wake.send_load(self._gateway, self._valkey)
             await asyncio.sleep(REPORT_SECONDS)
+
+    async def _ship_records(self) -> None:
+        while True:
+            if not await self._records.step(self._valkey):
+                await asyncio.sleep(SHIP_SECONDS)
 
     async def _ship(self) -> None:
         while True:

@@ -8,6 +8,17 @@ misunderstand raises the format number, and both sides refuse formats they do no
 from __future__ import annotations
 
 from berth_gateway.contract.limits import PRICE_CEILING, Budget, BudgetScope, Limits, MemberInfo, Period, Price
+from berth_gateway.contract.records import (
+    BOX_INFO,
+    BOX_VERSION,
+    MOST_RECORDS,
+    RECORD_FORMAT,
+    RecordContent,
+    Recording,
+    SealedRecord,
+    box_context,
+    record_mac,
+)
 from berth_gateway.contract.reports import DeploymentLoad, GatewayReport, Wake
 from berth_gateway.contract.routes import Replica, RevisionWeight, Route, RouteState, Shadow
 from berth_gateway.contract.secret import KEY_BODY_LENGTH, KEY_LENGTH, KEY_PREFIX, base62, key_checksum, key_well_formed
@@ -29,6 +40,7 @@ from berth_gateway.contract.valkey import (
     GATEWAYS_KEY,
     LIMIT_PREFIX,
     LOAD_PREFIX,
+    RECORD_STREAM,
     SNAPSHOT_CHANNEL,
     SNAPSHOT_KEY,
     USAGE_POSITION_KEY,
@@ -38,6 +50,8 @@ from berth_gateway.contract.valkey import (
 )
 
 __all__ = [
+    "BOX_INFO",
+    "BOX_VERSION",
     "BUDGET_PREFIX",
     "GATEWAYS_KEY",
     "KEY_BODY_LENGTH",
@@ -45,7 +59,10 @@ __all__ = [
     "KEY_PREFIX",
     "LIMIT_PREFIX",
     "LOAD_PREFIX",
+    "MOST_RECORDS",
     "PRICE_CEILING",
+    "RECORD_FORMAT",
+    "RECORD_STREAM",
     "SNAPSHOT_CHANNEL",
     "SNAPSHOT_FORMAT",
     "SNAPSHOT_KEY",
@@ -67,10 +84,13 @@ __all__ = [
     "Outcome",
     "Period",
     "Price",
+    "RecordContent",
+    "Recording",
     "Replica",
     "RevisionWeight",
     "Route",
     "RouteState",
+    "SealedRecord",
     "Shadow",
     "SignedSnapshot",
     "Snapshot",
@@ -78,8 +98,10 @@ __all__ = [
     "UsageEvent",
     "Wake",
     "base62",
+    "box_context",
     "key_checksum",
     "key_well_formed",
+    "record_mac",
     "usage_key",
     "usage_mac",
     "worker_key",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from berth_gateway.contract.limits import Budget, Limits, MemberInfo
+from berth_gateway.contract.records import Recording
 from berth_gateway.contract.routes import Route
 
 SNAPSHOT_FORMAT = 1
@@ -22,6 +23,7 @@ class KeyInfo(msgspec.Struct, frozen=True):
     member_id: str | None = None  # whose key it is; None for service keys
     limits: Limits | None = None
     networks: tuple[str, ...] = ()  # CIDR: where it may be used from; empty: anywhere
+    recorded: bool = True  # False: none of its requests is kept, whatever the organisation wishes
 
 
 class OrgInfo(msgspec.Struct, frozen=True):
@@ -31,6 +33,7 @@ class OrgInfo(msgspec.Struct, frozen=True):
     origins: tuple[str, ...] = ()  # browser origins that may call with CORS
     limits: Limits | None = None
     weight: int = 1  # its share where organisations wait for the same replicas
+    recording: Recording | None = None  # None: nothing of its requests is kept
 
 
 class Snapshot(msgspec.Struct, frozen=True):

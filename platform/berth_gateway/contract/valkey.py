@@ -7,6 +7,7 @@ SNAPSHOT_CHANNEL = "berth:snapshot:version"  # publishes the version number when
 GATEWAYS_KEY = "berth:gateways"  # hash: gateway name -> packed GatewayReport, written every second
 USAGE_STREAM = "berth:usage"  # stream: field b"batch" = packed UsageBatch
 USAGE_POSITION_KEY = "berth:usage:position"  # hash: gateway name -> spool position that is safely in PostgreSQL
+RECORD_STREAM = "berth:records"  # stream: field b"record" = packed SealedRecord
 BUDGET_PREFIX = "berth:budget:"  # + budget id + ":" + period: hash, see docs/limits.md
 WAKE_STREAM = "berth:wake"  # stream: field b"wake" = packed Wake, read by the control plane
 WAKE_PREFIX = "berth:wake:"  # + deployment id + ":" + sleep: held for a while by the gateway that asked

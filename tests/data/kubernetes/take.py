@@ -12,7 +12,32 @@ from pathlib import Path
 from typing import Any
 
 VERSIONS = [f"1.{minor}" for minor in range(28, 38)]
-KINDS = ["configmap-v1", "event-v1", "limitrange-v1", "namespace-v1", "node-v1", "persistentvolumeclaim-v1", "pod-v1", "resourcequota-v1", "secret-v1", "service-v1", "serviceaccount-v1", "deployment-apps-v1", "statefulset-apps-v1", "job-batch-v1", "poddisruptionbudget-policy-v1", "networkpolicy-networking-v1", "ingress-networking-v1", "role-rbac-v1", "rolebinding-rbac-v1", "clusterrole-rbac-v1", "clusterrolebinding-rbac-v1", "priorityclass-scheduling-v1", "validatingadmissionpolicy-admissionregistration-v1", "validatingadmissionpolicybinding-admissionregistration-v1"]
+KINDS = [
+    "configmap-v1",
+    "event-v1",
+    "limitrange-v1",
+    "namespace-v1",
+    "node-v1",
+    "persistentvolumeclaim-v1",
+    "pod-v1",
+    "resourcequota-v1",
+    "secret-v1",
+    "service-v1",
+    "serviceaccount-v1",
+    "deployment-apps-v1",
+    "statefulset-apps-v1",
+    "job-batch-v1",
+    "poddisruptionbudget-policy-v1",
+    "networkpolicy-networking-v1",
+    "ingress-networking-v1",
+    "role-rbac-v1",
+    "rolebinding-rbac-v1",
+    "clusterrole-rbac-v1",
+    "clusterrolebinding-rbac-v1",
+    "priorityclass-scheduling-v1",
+    "validatingadmissionpolicy-admissionregistration-v1",
+    "validatingadmissionpolicybinding-admissionregistration-v1",
+]
 POINTER = "/api/_definitions.json"
 
 

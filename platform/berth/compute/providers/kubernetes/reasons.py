@@ -28,7 +28,7 @@ _IMAGE: Final = frozenset(
 _REFUSED: Final = frozenset(
     {"CreateContainerConfigError", "CreateContainerError", "RunContainerError", "PreCreateHookError"}
 )
-_SHORT_OF: Final = re.compile(r"(\d+) Insufficient ([A-Za-z0-9./_-]+)")
+_SHORT_OF: Final = re.compile(r"(\d+) Insufficient ([A-Za-z0-9./_-]*[A-Za-z0-9])")
 _NODES: Final = re.compile(r"^0/(\d+) nodes")
 _EVICTED_FOR: Final = re.compile(r"low on resource: ([a-z-]+)")
 

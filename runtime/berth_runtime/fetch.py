@@ -44,6 +44,7 @@ class Fetcher:
         self._done = 0
         self._total = 0
         self._ended = threading.Event()
+        self.fetched: set[str] = set()  # digests that came, and were checked, just now
 
     def bring(self, files: tuple[ModelFile, ...]) -> tuple[ModelFile, ...]:
         """The same files, each with the path where it lies. Raises Failure."""
@@ -68,6 +69,7 @@ class Fetcher:
                 return place
             self._cache.make_room(file.size)
             self._fetch(file)
+            self.fetched.add(file.sha256)
             return self._cache.keep(file.sha256)
 
     @contextmanager

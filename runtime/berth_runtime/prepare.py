@@ -1,15 +1,45 @@
-"""The folders that engines load: every file under the name it should have, whatever it is called where it lies."""
+"""All that comes before an engine: its files are here, are what they should be, and lie in folders under their names."""
 
 from __future__ import annotations
 
 import errno
 import shutil
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
 
 from berth_runtime.failure import Failure
-from berth_runtime.spec import LaunchSpec, ModelFile
+from berth_runtime.fetch import Fetcher
+from berth_runtime.log import ReplicaLog
+from berth_runtime.spec import LaunchSpec, ModelFile, Phase
+from berth_runtime.specfile import all_files
+from berth_runtime.status import StatusBoard
+from berth_runtime.verify import remember, verify_files
+
+
+def bring_files(
+    spec: LaunchSpec, board: StatusBoard, log: ReplicaLog, progress: Callable[[int, int], None]
+) -> LaunchSpec:
+    """Fetches what is not on this machine, checks everything, and makes the engine's folders; the spec with the files' places.
+
+    `progress(done, total)` is called with bytes, and may raise to end the work. Raises Failure.
+    """
+    memory = Path(spec.state_dir) / "verified.json"
+    files = all_files(spec)
+    if any(file.url for file in files):
+        board.enter(Phase.FETCHING)
+        fetcher = Fetcher(spec, progress)
+        files = fetcher.bring(files)
+        spec = with_files(spec, files)
+        with suppress(OSError):  # then they are read once more
+            remember(tuple(file for file in files if file.sha256 in fetcher.fetched), memory)
+        log.say("all files are here")
+        board.enter(Phase.VERIFYING)
+    verify_files(files, memory, progress)
+    lay_out(spec)
+    return spec
 
 
 def model_folder(spec: LaunchSpec) -> Path:

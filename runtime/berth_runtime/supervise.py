@@ -15,17 +15,14 @@ from berth_runtime.child import Child
 from berth_runtime.engines import engine as events
 from berth_runtime.engines.engine import Call, Engine
 from berth_runtime.failure import HUNG, RESTARTED, Failure, Halt
-from berth_runtime.fetch import Fetcher
 from berth_runtime.lifeline import Lifeline
 from berth_runtime.lines import Kept, LineFilter
 from berth_runtime.log import ReplicaLog
-from berth_runtime.prepare import lay_out, with_files
+from berth_runtime.prepare import bring_files
 from berth_runtime.probe import Probe
 from berth_runtime.pulse import Pulse
 from berth_runtime.spec import EngineMetrics, LaunchSpec, Phase
-from berth_runtime.specfile import all_files
 from berth_runtime.status import StatusBoard
-from berth_runtime.verify import verify_files
 from berth_runtime.wake import Wake
 
 _POLL_SECONDS: Final = 0.1
@@ -71,7 +68,8 @@ class Supervisor:
         self._board.beat(self._log.tick)
         try:
             self._hold_lifeline()
-            self._bring_files()
+            self._spec = bring_files(self._spec, self._board, self._log, self._progress)
+            self._log.say("all files are what they should be; starting the engine")
             self._live()
         except Failure as failure:
             self._end(Phase.FAILED, failure.reason, failure.message)
@@ -80,17 +78,6 @@ class Supervisor:
         except Exception as error:  # noqa: BLE001 - whatever happens, no engine stays behind and the status says so
             self._end(Phase.FAILED, "agent_error", f"The runtime met an error of its own ({type(error).__name__}).")
         return self._board.phase
-
-    def _bring_files(self) -> None:
-        files = all_files(self._spec)
-        if any(file.url for file in files):
-            self._board.enter(Phase.FETCHING)
-            self._spec = with_files(self._spec, Fetcher(self._spec, self._progress).bring(files))
-            self._log.say("all files are here")
-            self._board.enter(Phase.VERIFYING)
-        verify_files(all_files(self._spec), Path(self._spec.state_dir) / "verified.json", self._progress)
-        lay_out(self._spec)
-        self._log.say("all files are what they should be; starting the engine")
 
     def _live(self) -> None:
         """The engine's lives, one after the other, as long as the spec grants another."""

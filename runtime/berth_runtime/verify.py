@@ -46,6 +46,19 @@ def verify_files(files: tuple[ModelFile, ...], memory: Path, progress: Callable[
     write_atomically(memory, msgspec.json.encode({file.path: known[file.path] for file in files}))
 
 
+def remember(files: tuple[ModelFile, ...], memory: Path) -> None:
+    """Notes the digests of files that were read whole a moment ago. Raises OSError."""
+    known = _recall(memory)
+    for file in files:
+        facts = Path(file.path).stat()
+        known[file.path] = _Known(_identity(facts), file.sha256)
+    write_atomically(memory, msgspec.json.encode(known))
+
+
+def _identity(facts: os.stat_result) -> tuple[int, ...]:
+    return (facts.st_dev, facts.st_ino, facts.st_size, facts.st_mtime_ns, facts.st_ctime_ns)
+
+
 def _digest(file: ModelFile, known: dict[str, _Known], progress: Callable[[int], None]) -> tuple[str, tuple[int, ...]]:
     try:
         with Path(file.path).open("rb", buffering=0) as stream:
@@ -55,7 +68,7 @@ def _digest(file: ModelFile, known: dict[str, _Known], progress: Callable[[int],
                     "checksum_mismatch",
                     f"{_name(file)} has {facts.st_size} bytes instead of {file.size}. Upload it again.",
                 )
-            identity = (facts.st_dev, facts.st_ino, facts.st_size, facts.st_mtime_ns, facts.st_ctime_ns)
+            identity = _identity(facts)
             before = known.get(file.path)
             if before and before.identity == identity:
                 return before.sha256, identity

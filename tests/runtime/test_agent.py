@@ -310,3 +310,50 @@ class TestLaunch:
             _, said = starter.communicate()
         assert starter.returncode == 2
         assert b"slots must be between" in said
+
+
+class TestHangAndRestart:
+    def test_an_engine_that_hangs_is_a_failure(self, tmp_path: Path) -> None:
+        with Agent(a_spec(tmp_path, liveness_seconds=2)) as agent:
+            agent.ready()
+            engine = agent.engine()
+            engine.suspend()
+            status = finished(agent, Phase.FAILED)
+            assert gone(engine.pid)
+        assert status.reason == "engine_hung"
+        assert status.message and "has not answered for 2 seconds" in status.message
+
+    def test_an_idle_engine_is_not_taken_for_one_that_hangs(self, tmp_path: Path) -> None:
+        with Agent(a_spec(tmp_path, liveness_seconds=3)) as agent:
+            since = agent.ready().updated_at
+            eventually(lambda: agent.ready().updated_at > since + 4, "it stays ready")
+
+    def test_a_fallen_engine_is_started_again_as_often_as_granted(self, tmp_path: Path) -> None:
+        with Agent(a_spec(tmp_path, restarts=1)) as agent:
+            agent.ready()
+            first = agent.engine()
+            first.kill()
+            eventually(lambda: gone(first.pid), "the old engine is gone")
+
+            def again() -> ReplicaStatus | None:
+                status = agent.status()
+                return status if status and [t.phase for t in status.phases].count(Phase.READY) == 2 else None
+
+            status = eventually(again, "it gets ready again")
+            assert (status.phase, status.reason, status.message) == (Phase.READY, None, None)
+            assert call(status.port, "POST", "/v1/completions", {"prompt": "1", "max_tokens": 1})[0] == 200
+            loading = [timing for timing in status.phases if timing.phase is Phase.LOADING]
+            assert len(loading) == 2  # the pause counts as loading
+            agent.engine().kill()
+            status = finished(agent, Phase.FAILED)
+        assert status.reason == "engine_exited"
+        assert any("for the 2. time" in text for text in texts(agent.spec))
+
+    def test_a_stop_ends_the_wait_for_a_restart(self, tmp_path: Path) -> None:
+        with Agent(a_spec(tmp_path, restarts=1)) as agent:
+            agent.ready()
+            agent.engine().kill()
+            eventually(lambda: (now := agent.status()) and now.phase is Phase.LOADING and now.reason, "it waits")
+            assert agent.status() and agent.status().port is None  # type: ignore[union-attr]
+            stop(agent.process.pid)
+            finished(agent, Phase.STOPPED)

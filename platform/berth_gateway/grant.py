@@ -17,6 +17,7 @@ from berth_gateway.endpoint import Endpoint
 from berth_gateway.engines import FILLS_CONTEXT, answers_whole
 from berth_gateway.errors import Refusal
 from berth_gateway.pools import Kind
+from berth_gateway.recording import wish_of
 from berth_gateway.route import address, share
 from berth_gateway.stencil import Stencil
 from berth_gateway.surfaces.common import stream_options
@@ -139,6 +140,8 @@ def find(gateway: Gateway, caller: Caller, endpoint: Endpoint, model: str, wall:
         admit.check_serves(route, endpoint)
         if route.state is not RouteState.READY or len(route.replicas) != 1 or route.shadow is not None:
             return None
+        if wish_of(caller, route) is not None:
+            return None  # what is to be kept has to be seen
         return Grant(gateway, caller, endpoint, route, wall)
     except Refusal:
         return None

@@ -13,11 +13,13 @@ import msgspec
 from msgspec import Struct
 
 from berth_gateway.account import Facts
+from berth_gateway.admit import Caller
 from berth_gateway.contract import (
     RECORD_FORMAT,
     Outcome,
     RecordContent,
     Recording,
+    Route,
     SealedRecord,
     UsageEvent,
     box_context,
@@ -34,11 +36,14 @@ MOST_BYTES = 32 * 1024 * 1024  # of requests and answers that are captured or wa
 _pack = msgspec.msgpack.Encoder().encode
 
 
-def recording_of(facts: Facts) -> Recording | None:
-    """Whether this request is to be kept: the organisation says so, and neither its deployment nor its key says no."""
-    caller = facts.caller
+def wish_of(caller: Caller, route: Route) -> Recording | None:
+    """How requests are to be kept: the organisation says so, and neither the deployment nor the key says no."""
     wish = caller.org.recording
-    return wish if wish is not None and caller.key.recorded and facts.route.recorded else None
+    return wish if wish is not None and caller.key.recorded and route.recorded else None
+
+
+def recording_of(facts: Facts) -> Recording | None:
+    return wish_of(facts.caller, facts.route)
 
 
 class Captured(Struct, frozen=True):
@@ -145,6 +150,7 @@ class Recorder:
         self._answer_cut = False
         self._lost = not records.hold(len(self._request))
         self._held = 0 if self._lost else len(self._request)
+        self._ended = False
         self.accepted = False
 
     # What an exchange asks of its client
@@ -175,7 +181,7 @@ class Recorder:
         if len(data) > room:
             self._answer_cut = True
             data = data[:room]
-        if self._lost or not data:
+        if self._lost or self._ended or not data:
             return
         if not self._records.hold(len(data)):
             self._lost = True
@@ -186,8 +192,10 @@ class Recorder:
     def finish(self) -> None:
         """The request has ended, one way or the other."""
         records = self._records
-        if records.open.pop(self._facts.event_id, None) is None:
+        if self._ended:
             return
+        self._ended = True
+        records.open.pop(self._facts.event_id, None)
         if self._lost or not self.accepted:
             records.held -= self._held
             if self._lost:

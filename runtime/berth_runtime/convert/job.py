@@ -20,6 +20,7 @@ class ConversionJob(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     target: str  # "Q4_K_M", "F16", "GPTQ W4A16" …
     work_dir: str  # the result, its progress and its journal are written here
     threads: int = 1
+    lifeline: str | None = None  # lock file of the supervisor: when it is free, the job stops
 
 
 class Progress(msgspec.Struct, frozen=True):

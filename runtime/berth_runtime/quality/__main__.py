@@ -1,55 +1,23 @@
-"""`python -m berth_runtime.quality JOB.json`: compares a quantized artefact with its reference, in the job's folder.
-
-Exit status 0: `quality.json` is there; 1: `failure.json` says why not; 2: the job cannot be read; 3: it was told to stop.
-"""
+"""`python -m berth_runtime.quality JOB.json`: compares a quantized artefact with its reference and leaves `quality.json` in the job's
+folder. For the exit status see `convert.running.run_job`."""
 
 from __future__ import annotations
 
-import os
-import signal
 import sys
 from pathlib import Path
 from typing import Final
 
-import msgspec
-
+from berth_runtime.convert.running import run_job
 from berth_runtime.convert.workdir import WorkDir
 from berth_runtime.engines.catalogue import engine_named
-from berth_runtime.failure import Failure, Halt
+from berth_runtime.failure import Failure
 from berth_runtime.quality.job import JOB_FORMAT, QualityJob, QualityReport
 from berth_runtime.quality.llamacpp import predictions
 from berth_runtime.quality.measure import Prediction, compare
 from berth_runtime.spec import ModelFile
 
-EXIT_DONE: Final = 0
-EXIT_FAILED: Final = 1
-EXIT_BAD_JOB: Final = 2
-EXIT_STOPPED: Final = 3
 _NEUTRAL: Final = Path(__file__).parent / "sample.txt"
 _MAX_SAMPLE_BYTES: Final = 1 << 20
-
-
-def main() -> int:
-    """See the module."""
-    os.umask(0o077)
-    try:
-        job = msgspec.json.decode(Path(sys.argv[1]).read_bytes(), type=QualityJob)
-    except (IndexError, OSError, msgspec.DecodeError) as error:
-        sys.stderr.write(f"The job cannot be read ({type(error).__name__}).\n")
-        return EXIT_BAD_JOB
-    if job.format != JOB_FORMAT:
-        sys.stderr.write(f"The job has format {job.format}; this runtime reads format {JOB_FORMAT}.\n")
-        return EXIT_BAD_JOB
-    signal.signal(signal.SIGTERM, _stop)
-    folder = WorkDir(Path(job.work_dir))
-    try:
-        folder.store("quality.json", check(job, folder))
-    except Halt:
-        return EXIT_STOPPED
-    except Failure as failure:
-        folder.fail(failure)
-        return EXIT_FAILED
-    return EXIT_DONE
 
 
 def check(job: QualityJob, folder: WorkDir) -> QualityReport:
@@ -87,9 +55,9 @@ def _text(job: QualityJob) -> tuple[str, str]:
         raise Failure("sample_unreadable", "The sample text cannot be read. It must be UTF-8.") from None
 
 
-def _stop(_number: int, _frame: object) -> None:
-    raise Halt
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(
+        run_job(
+            sys.argv[1], QualityJob, JOB_FORMAT, lambda job, folder: folder.store("quality.json", check(job, folder))
+        )
+    )

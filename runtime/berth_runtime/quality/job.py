@@ -20,6 +20,7 @@ class QualityJob(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     threads: int = 1
     places: int = 400  # tokens compared; 400 take about a minute on one core with a model of 100 million parameters
     sample_file: str | None = None  # a text of the organisation's own; it is read, never copied or kept
+    lifeline: str | None = None  # lock file of the supervisor: when it is free, the job stops
     memory_limit: int | None = None  # bytes of address space growth allowed to the engine
 
 

@@ -11,15 +11,19 @@ os.environ.setdefault("DJANGO_SETTINGS_MODULE", "berth.settings")
 app = Celery("berth")
 app.config_from_object("django.conf:settings", namespace="CELERY")
 app.autodiscover_tasks()
+app.autodiscover_tasks(["berth.catalog.conversion"])
 
 # `expires` keeps a backlog from forming while workers are away: the next tick does the same work.
 app.conf.beat_schedule = {
     "ingest usage events": {"task": "berth.metering.tasks.ingest", "schedule": 1.0, "options": {"expires": 5}},
+    "ingest records": {"task": "berth.privacy.tasks.ingest", "schedule": 2.0, "options": {"expires": 5}},
+    "expire records": {"task": "berth.privacy.tasks.expire", "schedule": 600.0, "options": {"expires": 600}},
     "rate usage events": {"task": "berth.billing.tasks.rate", "schedule": 2.0, "options": {"expires": 5}},
     "watch budgets": {"task": "berth.billing.tasks.watch_budgets", "schedule": 2.0, "options": {"expires": 5}},
     "close months": {"task": "berth.billing.tasks.close", "schedule": 3600.0, "options": {"expires": 3600}},
     "sweep deployments": {"task": "berth.deployments.tasks.sweep", "schedule": 2.0, "options": {"expires": 5}},
     "check plans": {"task": "berth.deployments.tasks.check_plans", "schedule": 60.0, "options": {"expires": 60}},
     "wake what is asked for": {"task": "berth.deployments.tasks.wake", "schedule": 0.5, "options": {"expires": 5}},
+    "make artefacts": {"task": "berth.catalog.conversion.tasks.convert", "schedule": 2.0, "options": {"expires": 5}},
     "publish what changed": {"task": "berth.publishing.tasks.publish", "schedule": 5.0, "options": {"expires": 5}},
 }

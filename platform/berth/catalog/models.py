@@ -5,6 +5,7 @@ from __future__ import annotations
 from django.contrib.postgres.fields import ArrayField
 from django.db import models
 
+from berth.catalog.conversion.models import Conversion
 from berth.catalog.import_models import ImportFile, ImportPart, ModelImport, SourceCredential
 from berth.catalog.store_models import StorageQuota, StoredFile
 from berth.orgs.models import User
@@ -13,6 +14,7 @@ from berth.orgs.tenancy import OrgOwned
 __all__ = [
     "Artefact",
     "ArtefactFile",
+    "Conversion",
     "ImportFile",
     "ImportPart",
     "Model",
@@ -78,6 +80,10 @@ class Artefact(OrgOwned):
     size = models.BigIntegerField()  # bytes, all files
     facts = models.JSONField()  # berth.catalog.facts.ArtefactFacts
     adapter = models.JSONField(null=True, blank=True)  # berth.catalog.facts.AdapterFacts, of an adapter
+    # What it was made of by a conversion, and how far its predictions are from that: perplexity_change, divergence (nats a token),
+    # agreement … None: it came in as it is, so it is its own reference.
+    made_from = models.ForeignKey("self", null=True, blank=True, on_delete=models.PROTECT, related_name="made")
+    quality = models.JSONField(null=True, blank=True)
 
     class Meta:
         constraints = [models.UniqueConstraint(fields=["version", "format", "quantization"], name="artefact_once")]

@@ -71,6 +71,70 @@ def keep_version(
     raise AssertionError("unreachable")
 
 
+def keep_artefact(
+    version: ModelVersion,
+    files: Mapping[str, Staged],
+    verdict: Verdict,
+    *,
+    made_from: Artefact,
+    quality: Mapping[str, object],
+) -> Artefact:
+    """Puts what a conversion made and adds it to the version, or finds it there. Raises as `keep_version`."""
+    for attempt in range(TRIES):
+        _put(files, None)
+        try:
+            return _record_artefact(version, files, verdict, made_from, quality)
+        except references.ContentGone:
+            if attempt == TRIES - 1:
+                raise
+    raise AssertionError("unreachable")
+
+
+@transaction.atomic
+def _record_artefact(
+    version: ModelVersion,
+    files: Mapping[str, Staged],
+    verdict: Verdict,
+    made_from: Artefact,
+    quality: Mapping[str, object],
+) -> Artefact:
+    org = Organisation.objects.select_for_update().get(pk=version.org_id)
+    same = {"version": version, "format": verdict.format, "quantization": verdict.quantization[:16]}
+    known = Artefact.objects.for_org(org).filter(**same).first()
+    if known is not None:
+        return known
+    references.check_quota(org, sum({each.sha256: each.size for each in files.values()}.values()))
+    references.hold((each.sha256, each.size) for each in files.values())
+    artefact = _artefact_of(version, files, verdict)
+    artefact.made_from, artefact.quality = made_from, dict(quality)
+    artefact.save(update_fields=["made_from", "quality"])
+    model = version.model
+    publish_event(org.pk, "models", model.name, version.number, {"kind": "artefact_added", "version": version.number})
+    return artefact
+
+
+def _artefact_of(version: ModelVersion, files: Mapping[str, Staged], verdict: Verdict) -> Artefact:
+    """The rows of an artefact whose contents are held."""
+    org = version.org
+    artefact = Artefact.objects.for_org(org).create(
+        org=org,
+        version=version,
+        format=verdict.format,
+        quantization=verdict.quantization[:16],
+        engines=verdict.engines,
+        size=sum(each.size for each in files.values()),
+        facts=to_json(verdict.artefact),
+        adapter=to_json(verdict.adapter) if verdict.adapter else None,
+    )
+    ArtefactFile.objects.for_org(org).bulk_create(
+        ArtefactFile(
+            org=org, artefact=artefact, name=name, role=verdict.roles[name], size=staged.size, sha256=staged.sha256
+        )
+        for name, staged in files.items()
+    )
+    return artefact
+
+
 def _put(files: Mapping[str, Staged], told: Callable[[int], None] | None) -> None:
     kept, done = store(), 0
     for staged in files.values():
@@ -109,22 +173,7 @@ def _record(files: Mapping[str, Staged], verdict: Verdict, where: Provenance, ru
         notes=msgspec.to_builtins(verdict.notes),
         created_by=where.actor,
     )
-    artefact = Artefact.objects.for_org(org).create(
-        org=org,
-        version=version,
-        format=verdict.format,
-        quantization=verdict.quantization[:16],
-        engines=verdict.engines,
-        size=sum(each.size for each in files.values()),
-        facts=to_json(verdict.artefact),
-        adapter=to_json(verdict.adapter) if verdict.adapter else None,
-    )
-    ArtefactFile.objects.for_org(org).bulk_create(
-        ArtefactFile(
-            org=org, artefact=artefact, name=name, role=verdict.roles[name], size=staged.size, sha256=staged.sha256
-        )
-        for name, staged in files.items()
-    )
+    _artefact_of(version, files, verdict)
     publish_event(org.pk, "models", where.name, version.number, {"kind": "version_added", "version": version.number})
     return version
 

@@ -250,6 +250,51 @@ export interface paths {
         patch: operations["change_budget"];
         trace?: never;
     };
+    "/api/v1/orgs/{org}/conversions": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * @description A view under /api/v1/orgs/{org}/. Subclasses name an action per method; a method without one is refused.
+         *
+         *     After `initial()`, `self.org` and `self.member` are set. Who is no member gets the same 404 as for an organisation that
+         *     does not exist; a member without the permission gets 403.
+         */
+        get: operations["list_conversions"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/orgs/{org}/conversions/{conversion_id}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * @description A view under /api/v1/orgs/{org}/. Subclasses name an action per method; a method without one is refused.
+         *
+         *     After `initial()`, `self.org` and `self.member` are set. Who is no member gets the same 404 as for an organisation that
+         *     does not exist; a member without the permission gets 403.
+         */
+        get: operations["get_conversion"];
+        put?: never;
+        post?: never;
+        /** @description Stops it. What has ended stays as it ended. */
+        delete: operations["cancel_conversion"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/orgs/{org}/deployments": {
         parameters: {
             query?: never;
@@ -726,6 +771,23 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/orgs/{org}/models/{name}/versions/{number}/conversions": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** @description Makes a GGUF artefact of another quantization, measures it against its source, and adds it to the version. */
+        post: operations["start_conversion"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/orgs/{org}/plans": {
         parameters: {
             query?: never;
@@ -793,6 +855,92 @@ export interface paths {
         get: operations["prices_list"];
         put?: never;
         post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/orgs/{org}/privacy": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** @description What is kept of requests. Without a change ever: nothing. */
+        get: operations["get_privacy_policy"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        /** @description Holds on every gateway within a second, for requests that begin after it. */
+        patch: operations["change_privacy_policy"];
+        trace?: never;
+    };
+    "/api/v1/orgs/{org}/privacy/events": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** @description Who changed the policy, read a record or erased them, newest first. */
+        get: operations["list_privacy_events"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/orgs/{org}/records": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** @description Which requests are kept, without their content. */
+        get: operations["list_records"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/orgs/{org}/records/erase": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** @description All records, for good: the key that could open copies in a backup is destroyed with them. */
+        post: operations["erase_records"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/orgs/{org}/records/{record_id}/open": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** @description What was asked and answered. That you read it is noted for good, and the organisation can see it. */
+        post: operations["open_record"];
         delete?: never;
         options?: never;
         head?: never;
@@ -1109,6 +1257,21 @@ export interface components {
             networks: string[];
             change: components["schemas"]["ChangeRefOut"];
         };
+        ChangedPolicyOut: {
+            /** @description Whether requests and answers are kept, sealed to the organisation's key */
+            recording: boolean;
+            retention_days: number;
+            /** @description Deployments of whose requests nothing is kept */
+            excluded_deployment_ids: string[];
+            /** @description API keys of whose requests nothing is kept */
+            excluded_key_ids: string[];
+            /**
+             * Format: date-time
+             * @description null: never changed
+             */
+            changed_at: string | null;
+            change: components["schemas"]["PolicyChangeRefOut"];
+        };
         ChoiceOut: {
             engine: string;
             artefact: components["schemas"]["PlannedArtefactOut"];
@@ -1123,6 +1286,45 @@ export interface components {
             price_per_hour: string | null;
             currency: string;
             reasons: components["schemas"]["PlanMessageOut"][];
+        };
+        ConversionOut: {
+            /** Format: uuid */
+            readonly id: string;
+            model: string;
+            version: number;
+            source: string;
+            format: string;
+            quantization: string;
+            state?: components["schemas"]["ConversionOutStateEnum"];
+            step?: string;
+            /** Format: int64 */
+            done?: number;
+            /** Format: int64 */
+            total?: number;
+            /**
+             * Format: double
+             * @description Of the running step.
+             */
+            readonly seconds_left: number | null;
+            fallbacks: components["schemas"]["FallbackOut"][];
+            requantized?: boolean;
+            quality: components["schemas"]["QualityOut"] | null;
+            code?: string;
+            message?: string;
+            /** Format: uuid */
+            artefact?: string | null;
+            /** Format: date-time */
+            readonly created_at: string;
+            /** Format: date-time */
+            finished_at?: string | null;
+        };
+        /** @enum {string} */
+        ConversionOutStateEnum: "queued" | "converting" | "measuring" | "storing" | "done" | "failed" | "refused" | "cancelled";
+        /** @description One page of a list. */
+        ConversionPage: {
+            items: components["schemas"]["ConversionOut"][];
+            /** @description Cursor of the next page */
+            next: string | null;
         };
         /** @description The base of every request body. Nested ones are strict too; the error names the path, as in `needs.context_length`. */
         DeployInRequest: {
@@ -1145,7 +1347,7 @@ export interface components {
             model_id: string;
             model: string;
             version: number;
-            state: components["schemas"]["StateEnum"];
+            state: components["schemas"]["DeploymentOutStateEnum"];
             /** Format: date-time */
             state_since: string;
             desired: components["schemas"]["DesiredEnum"];
@@ -1175,6 +1377,8 @@ export interface components {
             /** @description How many are to answer now */
             wanted_replicas: number;
         };
+        /** @enum {string} */
+        DeploymentOutStateEnum: "queued" | "starting" | "ready" | "updating" | "degraded" | "asleep" | "stopping" | "paused" | "failed" | "deleted";
         /** @description One page of a list. */
         DeploymentPage: {
             items: components["schemas"]["DeploymentOut"][];
@@ -1183,6 +1387,9 @@ export interface components {
         };
         /** @enum {string} */
         DesiredEnum: "running" | "paused" | "deleted";
+        ErasedOut: {
+            erased: number;
+        };
         EstimateOut: {
             /** Format: double */
             value: number;
@@ -1219,6 +1426,14 @@ export interface components {
              */
             first_token_ms: number | null;
             streams: number;
+        };
+        FallbackOut: {
+            wanted: string;
+            given: string;
+            /** @description elements of a row, which do not fit the wanted type */
+            row: number;
+            tensors: number;
+            examples: string[];
         };
         GatewayOut: {
             gateway: string;
@@ -1530,6 +1745,11 @@ export interface components {
             licences?: string[];
         };
         /** @description The base of every request body. Nested ones are strict too; the error names the path, as in `needs.context_length`. */
+        NewConversionInRequest: {
+            /** @description of the GGUF artefact to be made */
+            quantization: components["schemas"]["QuantizationEnum"];
+        };
+        /** @description The base of every request body. Nested ones are strict too; the error names the path, as in `needs.context_length`. */
         NewKeyInRequest: {
             name: string;
             /** @default member */
@@ -1624,7 +1844,7 @@ export interface components {
         /** @enum {string} */
         PeriodEnum: "day" | "month" | "total";
         /** @enum {string} */
-        PermissionsEnum: "org.read" | "org.update" | "members.read" | "members.write" | "keys.create" | "keys.read_own" | "keys.read_all" | "keys.create_service" | "models.read" | "models.write" | "deployments.read" | "deployments.write" | "deployments.delete" | "logs.read" | "infer" | "usage.read" | "billing.read" | "budgets.read" | "budgets.write" | "budgets.write_org";
+        PermissionsEnum: "org.read" | "org.update" | "members.read" | "members.write" | "keys.create" | "keys.read_own" | "keys.read_all" | "keys.create_service" | "models.read" | "models.write" | "deployments.read" | "deployments.write" | "deployments.delete" | "logs.read" | "infer" | "usage.read" | "billing.read" | "budgets.read" | "budgets.write" | "budgets.write_org" | "privacy.read" | "privacy.write" | "records.read" | "records.erase";
         PhaseOut: {
             phase: string;
             /** Format: date-time */
@@ -1711,6 +1931,31 @@ export interface components {
             expires_at: string;
             change: components["schemas"]["ChangeRefOut"];
         };
+        PolicyChangeRefOut: {
+            /** @description For GET /orgs/{org}/gateways?change=: on how many gateways it has arrived */
+            id: number;
+        };
+        /** @description What is absent stays. */
+        PolicyInRequest: {
+            recording?: boolean;
+            retention_days?: number;
+            excluded_deployment_ids?: string[];
+            excluded_key_ids?: string[];
+        };
+        PolicyOut: {
+            /** @description Whether requests and answers are kept, sealed to the organisation's key */
+            recording: boolean;
+            retention_days: number;
+            /** @description Deployments of whose requests nothing is kept */
+            excluded_deployment_ids: string[];
+            /** @description API keys of whose requests nothing is kept */
+            excluded_key_ids: string[];
+            /**
+             * Format: date-time
+             * @description null: never changed
+             */
+            changed_at: string | null;
+        };
         PredictedOut: {
             /** @description For each of the concurrent requests */
             tokens_per_second: components["schemas"]["EstimateOut"] | null;
@@ -1740,6 +1985,25 @@ export interface components {
             /** @description Cursor of the next page */
             next: string | null;
         };
+        PrivacyEventOut: {
+            /** Format: uuid */
+            readonly id: string;
+            kind: components["schemas"]["PrivacyEventOutKindEnum"];
+            user: components["schemas"]["UserOut"];
+            /** Format: date-time */
+            at: string;
+            /** Format: uuid */
+            record_id?: string | null;
+            details?: unknown;
+        };
+        /** @enum {string} */
+        PrivacyEventOutKindEnum: "policy_changed" | "record_read" | "records_erased";
+        /** @description One page of a list. */
+        PrivacyEventPage: {
+            items: components["schemas"]["PrivacyEventOut"][];
+            /** @description Cursor of the next page */
+            next: string | null;
+        };
         /** @description The base of every request body. Nested ones are strict too; the error names the path, as in `needs.context_length`. */
         ProfileInRequest: {
             name?: string;
@@ -1763,9 +2027,81 @@ export interface components {
         };
         /** @enum {string} */
         QualityEnum: "any" | "good" | "high";
+        /** @description How far its predictions are from those of what it was made of, measured with the engine that serves it. */
+        QualityOut: {
+            /** @description places of the text that were compared */
+            tokens: number;
+            /** Format: double */
+            perplexity: number;
+            /** Format: double */
+            reference_perplexity: number;
+            /**
+             * Format: double
+             * @description 0.02: 2 % worse than the reference
+             */
+            perplexity_change: number;
+            /**
+             * Format: double
+             * @description Kullback-Leibler, nats a token; 0: the same predictions
+             */
+            divergence: number;
+            /** Format: double */
+            divergence_p99: number;
+            /**
+             * Format: double
+             * @description share of places with the same likeliest next token
+             */
+            agreement: number;
+            text: components["schemas"]["TextEnum"];
+            engine: string;
+            /** @description quantization of the artefact that it was compared with */
+            reference: string;
+            /** Format: date-time */
+            measured_at: string;
+        };
+        /** @enum {string} */
+        QuantizationEnum: "F16" | "BF16" | "Q8_0" | "Q6_K" | "Q5_K_M" | "Q5_K_S" | "Q4_K_M" | "Q4_K_S" | "Q4_1" | "Q4_0" | "Q3_K_M" | "Q2_K";
         ReconciliationOut: {
             period: string;
             difference_micro: number;
+        };
+        RecordContentOut: {
+            /** Format: uuid */
+            readonly id: string;
+            /** Format: uuid */
+            deployment_id: string;
+            /** Format: uuid */
+            api_key_id: string;
+            /** Format: date-time */
+            accepted_at: string;
+            /** Format: date-time */
+            expires_at: string;
+            endpoint: string;
+            /** @description The body as the client sent it; what is no UTF-8 is replaced */
+            request: string;
+            /** @description The body as the client got it, an event stream included */
+            response: string;
+            /** @description Longer than what is kept */
+            request_cut: boolean;
+            response_cut: boolean;
+        };
+        RecordOut: {
+            /** Format: uuid */
+            readonly id: string;
+            /** Format: uuid */
+            deployment_id: string;
+            /** Format: uuid */
+            api_key_id: string;
+            /** Format: date-time */
+            accepted_at: string;
+            /** Format: date-time */
+            expires_at: string;
+        };
+        /** @description One page of a list. */
+        RecordPage: {
+            items: components["schemas"]["RecordOut"][];
+            /** @description Cursor of the next page */
+            next: string | null;
         };
         RejectedOut: {
             code: string;
@@ -1898,8 +2234,6 @@ export interface components {
         };
         /** @enum {string} */
         SourceEnum: "sample" | "path";
-        /** @enum {string} */
-        StateEnum: "queued" | "starting" | "ready" | "updating" | "degraded" | "asleep" | "stopping" | "paused" | "failed" | "deleted";
         StatementDetailOut: {
             period: string;
             status: components["schemas"]["StatementStatusEnum"];
@@ -1996,6 +2330,8 @@ export interface components {
             /** @description Shown to the organisation's members */
             reason: string;
         };
+        /** @enum {string} */
+        TextEnum: "neutral" | "sample";
         TurnedOut: {
             option: string;
             reason_code: string;
@@ -2926,6 +3262,133 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["ChangedBudgetOut"];
+                };
+            };
+            /** @description Error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": {
+                        error: {
+                            code: string;
+                            message: string;
+                            params: {
+                                [key: string]: unknown;
+                            };
+                            field: string | null;
+                            request_id: string;
+                        };
+                    };
+                };
+            };
+        };
+    };
+    list_conversions: {
+        parameters: {
+            query?: {
+                /** @description `next` of the page before */
+                cursor?: string;
+                /** @description Items on a page, 50 if absent */
+                limit?: number;
+            };
+            header?: never;
+            path: {
+                org: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ConversionPage"];
+                };
+            };
+            /** @description Error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": {
+                        error: {
+                            code: string;
+                            message: string;
+                            params: {
+                                [key: string]: unknown;
+                            };
+                            field: string | null;
+                            request_id: string;
+                        };
+                    };
+                };
+            };
+        };
+    };
+    get_conversion: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                conversion_id: string;
+                org: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ConversionOut"];
+                };
+            };
+            /** @description Error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": {
+                        error: {
+                            code: string;
+                            message: string;
+                            params: {
+                                [key: string]: unknown;
+                            };
+                            field: string | null;
+                            request_id: string;
+                        };
+                    };
+                };
+            };
+        };
+    };
+    cancel_conversion: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                conversion_id: string;
+                org: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            202: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ConversionOut"];
                 };
             };
             /** @description Error */
@@ -4351,6 +4814,55 @@ export interface operations {
             };
         };
     };
+    start_conversion: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description 8 to 128 visible ASCII characters, best a random UUID. The same key and body within 24 h answer the same. */
+                "Idempotency-Key"?: string;
+            };
+            path: {
+                name: string;
+                number: number;
+                org: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["NewConversionInRequest"];
+            };
+        };
+        responses: {
+            202: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ConversionOut"];
+                };
+            };
+            /** @description Error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": {
+                        error: {
+                            code: string;
+                            message: string;
+                            params: {
+                                [key: string]: unknown;
+                            };
+                            field: string | null;
+                            request_id: string;
+                        };
+                    };
+                };
+            };
+        };
+    };
     plan: {
         parameters: {
             query?: never;
@@ -4501,6 +5013,261 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["PricePage"];
+                };
+            };
+            /** @description Error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": {
+                        error: {
+                            code: string;
+                            message: string;
+                            params: {
+                                [key: string]: unknown;
+                            };
+                            field: string | null;
+                            request_id: string;
+                        };
+                    };
+                };
+            };
+        };
+    };
+    get_privacy_policy: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                org: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["PolicyOut"];
+                };
+            };
+            /** @description Error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": {
+                        error: {
+                            code: string;
+                            message: string;
+                            params: {
+                                [key: string]: unknown;
+                            };
+                            field: string | null;
+                            request_id: string;
+                        };
+                    };
+                };
+            };
+        };
+    };
+    change_privacy_policy: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                org: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: {
+            content: {
+                "application/json": components["schemas"]["PolicyInRequest"];
+            };
+        };
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ChangedPolicyOut"];
+                };
+            };
+            /** @description Error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": {
+                        error: {
+                            code: string;
+                            message: string;
+                            params: {
+                                [key: string]: unknown;
+                            };
+                            field: string | null;
+                            request_id: string;
+                        };
+                    };
+                };
+            };
+        };
+    };
+    list_privacy_events: {
+        parameters: {
+            query?: {
+                /** @description `next` of the page before */
+                cursor?: string;
+                /** @description Items on a page, 50 if absent */
+                limit?: number;
+            };
+            header?: never;
+            path: {
+                org: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["PrivacyEventPage"];
+                };
+            };
+            /** @description Error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": {
+                        error: {
+                            code: string;
+                            message: string;
+                            params: {
+                                [key: string]: unknown;
+                            };
+                            field: string | null;
+                            request_id: string;
+                        };
+                    };
+                };
+            };
+        };
+    };
+    list_records: {
+        parameters: {
+            query?: {
+                /** @description `next` of the page before */
+                cursor?: string;
+                /** @description Items on a page, 50 if absent */
+                limit?: number;
+            };
+            header?: never;
+            path: {
+                org: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["RecordPage"];
+                };
+            };
+            /** @description Error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": {
+                        error: {
+                            code: string;
+                            message: string;
+                            params: {
+                                [key: string]: unknown;
+                            };
+                            field: string | null;
+                            request_id: string;
+                        };
+                    };
+                };
+            };
+        };
+    };
+    erase_records: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                org: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErasedOut"];
+                };
+            };
+            /** @description Error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": {
+                        error: {
+                            code: string;
+                            message: string;
+                            params: {
+                                [key: string]: unknown;
+                            };
+                            field: string | null;
+                            request_id: string;
+                        };
+                    };
+                };
+            };
+        };
+    };
+    open_record: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                org: string;
+                record_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["RecordContentOut"];
                 };
             };
             /** @description Error */

@@ -1,0 +1,110 @@
+"""Routes of conversions."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+from django.urls import path
+from drf_spectacular.utils import extend_schema
+from rest_framework import serializers
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from berth.catalog.conversion import services, targets
+from berth.catalog.conversion.models import Conversion
+from berth.orgs.idempotency import idempotent
+from berth.orgs.models import User
+from berth.orgs.permissions import Action
+from berth.orgs.views import OrgView
+from berth.web.pagination import page, page_of
+from berth.web.serializers import PageQuery, StrictSerializer, read_body
+
+
+class QualityOut(serializers.Serializer[Any]):
+    """How far its predictions are from those of what it was made of, measured with the engine that serves it."""
+
+    tokens = serializers.IntegerField(help_text="places of the text that were compared")
+    perplexity = serializers.FloatField()
+    reference_perplexity = serializers.FloatField()
+    perplexity_change = serializers.FloatField(help_text="0.02: 2 % worse than the reference")
+    divergence = serializers.FloatField(help_text="Kullback-Leibler, nats a token; 0: the same predictions")
+    divergence_p99 = serializers.FloatField()
+    agreement = serializers.FloatField(help_text="share of places with the same likeliest next token")
+    text = serializers.ChoiceField(choices=["neutral", "sample"])
+    engine = serializers.CharField()
+    reference = serializers.CharField(help_text="quantization of the artefact that it was compared with")
+    measured_at = serializers.DateTimeField()
+
+
+class FallbackOut(serializers.Serializer[Any]):
+    wanted = serializers.CharField()
+    given = serializers.CharField()
+    row = serializers.IntegerField(help_text="elements of a row, which do not fit the wanted type")
+    tensors = serializers.IntegerField()
+    examples = serializers.ListField(child=serializers.CharField())
+
+
+class ConversionOut(serializers.ModelSerializer[Conversion]):
+    model = serializers.CharField(source="source.version.model.name")
+    version = serializers.IntegerField(source="source.version.number")
+    source = serializers.CharField(source="source.quantization")  # type: ignore[assignment]  # DRF's own attribute is not used
+    seconds_left = serializers.SerializerMethodField()
+    fallbacks = FallbackOut(many=True)
+    quality = QualityOut(allow_null=True)
+
+    class Meta:
+        model = Conversion
+        fields = [
+            "id", "model", "version", "source", "format", "quantization", "state", "step", "done", "total", "seconds_left",
+            "fallbacks", "requantized", "quality", "code", "message", "artefact", "created_at", "finished_at",
+        ]  # fmt: skip
+
+    def get_seconds_left(self, conversion: Conversion) -> float | None:
+        """Of the running step."""
+        if not conversion.rate or conversion.final:
+            return None
+        return round(max(0, conversion.total - conversion.done) / conversion.rate, 1)
+
+
+class NewConversionIn(StrictSerializer):
+    quantization = serializers.ChoiceField(choices=targets.GGUF, help_text="of the GGUF artefact to be made")
+
+
+class ConversionsView(OrgView):
+    actions = {"GET": Action.MODELS_READ}
+
+    @extend_schema(operation_id="list_conversions", responses=page_of(ConversionOut), parameters=[PageQuery])
+    def get(self, request: Request, org: str) -> Response:
+        return page(request, services.conversions_of(self.org), ConversionOut)
+
+
+class VersionConversionsView(OrgView):
+    actions = {"POST": Action.MODELS_WRITE}
+
+    @extend_schema(operation_id="start_conversion", request=NewConversionIn, responses={202: ConversionOut})
+    @idempotent
+    def post(self, request: Request, org: str, name: str, number: int) -> Response:
+        """Makes a GGUF artefact of another quantization, measures it against its source, and adds it to the version."""
+        body = read_body(NewConversionIn, request)
+        made = services.start_conversion(self.org, cast(User, request.user), name, number, body["quantization"])
+        return Response(ConversionOut(services.get_conversion(self.org, str(made.pk))).data, status=202)
+
+
+class ConversionView(OrgView):
+    actions = {"GET": Action.MODELS_READ, "DELETE": Action.MODELS_WRITE}
+
+    @extend_schema(operation_id="get_conversion", responses=ConversionOut)
+    def get(self, request: Request, org: str, conversion_id: str) -> Response:
+        return Response(ConversionOut(services.get_conversion(self.org, conversion_id)).data)
+
+    @extend_schema(operation_id="cancel_conversion", responses={202: ConversionOut})
+    def delete(self, request: Request, org: str, conversion_id: str) -> Response:
+        """Stops it. What has ended stays as it ended."""
+        return Response(ConversionOut(services.cancel_conversion(self.org, conversion_id)).data, status=202)
+
+
+urlpatterns = [
+    path("orgs/<slug:org>/conversions", ConversionsView.as_view()),
+    path("orgs/<slug:org>/conversions/<uuid:conversion_id>", ConversionView.as_view()),
+    path("orgs/<slug:org>/models/<str:name>/versions/<int:number>/conversions", VersionConversionsView.as_view()),
+]

@@ -1,0 +1,153 @@
+"""The runtime's conversion programs, as processes of their own that outlive the worker which started them.
+
+What they are told and what they say are files with a format number (`berth_runtime.convert.job`, `berth_runtime.quality.job`); a test
+holds both sides together.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+import msgspec
+from django.conf import settings
+
+_RUNTIME: Final = Path(__file__).resolve().parents[4] / "runtime"
+_NICE: Final = 10  # engines that serve come first
+_T = TypeVar("_T")
+
+
+class SourceFile(msgspec.Struct, frozen=True):
+    """`berth_runtime.spec.ModelFile`, as far as it is needed here."""
+
+    path: str
+    role: str
+    size: int
+    sha256: str
+
+
+class Progress(msgspec.Struct, frozen=True):
+    step: str
+    done: int
+    total: int
+    updated_at: float
+
+
+class MadeFile(msgspec.Struct, frozen=True):
+    name: str
+    role: str
+    size: int
+    sha256: str
+
+
+class Made(msgspec.Struct, frozen=True):
+    format: int
+    files: tuple[MadeFile, ...]
+    fallbacks: list[dict[str, Any]] = []
+    types: dict[str, int] = {}
+    requantized: bool = False
+    tool: str = ""
+
+
+class Failed(msgspec.Struct, frozen=True):
+    reason: str
+    message: str
+
+
+class Report(msgspec.Struct, frozen=True):
+    format: int
+    text: str
+    engine: str
+    quality: dict[str, float]
+    perplexity_change: float
+
+
+class Folder:
+    """Where a conversion happens on this machine."""
+
+    def __init__(self, conversion_id: Any) -> None:
+        self.path = Path(settings.STORE_DIR) / "conversions" / str(conversion_id)
+
+    def start(self, module: str, **job: Any) -> None:
+        """Starts `python -m berth_runtime.<module>` on a job, detached. Does nothing while one is at work in the folder."""
+        self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if self.busy():
+            return
+        (self.path / "failure.json").unlink(missing_ok=True)
+        file = self.path / f"{module}-job.json"
+        lifeline = settings.BERTH_LIFELINE
+        job |= {
+            "format": 1,
+            "work_dir": str(self.path),
+            "threads": max(1, (os.cpu_count() or 1) - 1),
+            "lifeline": str(lifeline) if lifeline and Path(lifeline).exists() else None,
+        }
+        file.write_bytes(msgspec.json.encode(job))
+        path = os.pathsep.join(str(each) for each in ([_RUNTIME] if _RUNTIME.is_dir() else []))
+        command = [sys.executable, "-B", "-m", f"berth_runtime.{module}", str(file)]
+        process = subprocess.Popen(
+            command,
+            env={"PATH": os.environ.get("PATH", ""), "LANG": "C.UTF-8", "PYTHONPATH": path, "HOME": "/nonexistent"},
+            cwd="/",
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        with suppress(OSError):
+            os.setpriority(os.PRIO_PROCESS, process.pid, _NICE)
+        _children[str(self.path)] = process
+
+    def busy(self) -> bool:
+        """Whether a program is at work here, asked of the kernel."""
+        child = _children.get(str(self.path))
+        if child is not None and child.poll() is None:
+            return True
+        _children.pop(str(self.path), None)
+        try:
+            fd = os.open(self.path / "lock", os.O_RDWR | os.O_CLOEXEC)
+        except OSError:
+            return False
+        try:
+            fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        else:
+            return False
+        finally:
+            os.close(fd)
+
+    def stop(self) -> None:
+        """Ends the program that this process started here, with all it started."""
+        child = _children.pop(str(self.path), None)
+        if child is not None and child.poll() is None:
+            with suppress(ProcessLookupError):
+                os.killpg(child.pid, signal.SIGKILL)
+            child.wait()
+
+    def remove(self) -> None:
+        shutil.rmtree(self.path, ignore_errors=True)
+
+    def read(self, name: str, kind: type[_T]) -> _T | None:
+        """None: it is not there (yet), or is of another form."""
+        try:
+            return msgspec.json.decode((self.path / name).read_bytes(), type=kind)
+        except (OSError, msgspec.DecodeError):
+            return None
+
+
+# Programs that this process started, so that they leave no zombies; others are seen by their lock.
+_children: dict[str, subprocess.Popen[bytes]] = {}
+
+
+def sources(files: Sequence[tuple[Path, str, int, str]]) -> list[dict[str, Any]]:
+    """(path, role, size, digest) as the programs read them."""
+    return [msgspec.to_builtins(SourceFile(str(path), role, size, sha256)) for path, role, size, sha256 in files]

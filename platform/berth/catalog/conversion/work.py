@@ -1,0 +1,173 @@
+"""Moves conversions on: looks at each every few seconds, starts what is to run, and keeps what is finished.
+
+Nothing is remembered between two looks but the row and the folder, so any worker of the machine can do the next one, and a worker that
+dies loses nothing: the program goes on, or is started again and goes on from its journal.
+"""
+
+from __future__ import annotations
+
+import socket
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any, Final
+
+from django.conf import settings
+from django.db.models import Q, QuerySet
+
+from berth.catalog.conversion import targets
+from berth.catalog.conversion.models import FINAL, Conversion, ConversionState
+from berth.catalog.conversion.program import Failed, Folder, Made, Progress, Report, sources
+from berth.catalog.conversion.services import told
+from berth.catalog.errors import QuotaExceeded, Refused, StoreFull
+from berth.catalog.files import staged_copy
+from berth.catalog.intake.verify import verify
+from berth.catalog.models import ArtefactFile
+from berth.catalog.recording import keep_artefact
+from berth.catalog.store import store
+
+LEASE: Final = timedelta(seconds=60)
+AT_ONCE: Final = 1  # on one machine: a conversion uses all cores but one
+PLACES: Final = 400  # tokens of the neutral text at which two artefacts are compared
+_TRIES: Final = 3
+
+
+def due(now: datetime) -> list[Any]:
+    """Ids of what this machine should look at: what it works on, and what waits if it has room; oldest first."""
+    rows = _rows().exclude(state__in=FINAL).order_by("created_at")
+    mine = list(rows.filter(lease_machine=_machine(), lease_until__gt=now).values_list("pk", flat=True))
+    room = max(0, AT_ONCE - len(mine))
+    waiting = rows.filter(Q(lease_until=None) | Q(lease_until__lte=now)).values_list("pk", flat=True)
+    cancelled = rows.filter(cancelled_at__isnull=False, lease_until=None).values_list("pk", flat=True)
+    return list(dict.fromkeys([*mine, *waiting[:room], *cancelled]))
+
+
+def look(conversion_id: Any, now: datetime) -> None:
+    """One step, if nobody else is at it."""
+    machine = _machine()
+    free = Q(lease_until=None) | Q(lease_until__lte=now) | Q(lease_machine=machine)
+    rows = _rows().exclude(state__in=FINAL).filter(pk=conversion_id)
+    if not rows.filter(free).update(lease_machine=machine, lease_until=now + LEASE):
+        return
+    conversion = rows.select_related("org", "source__version__model", "created_by").get()
+    before = (conversion.state, conversion.step, conversion.done)
+    folder = Folder(conversion.pk)
+    try:
+        _step(conversion, folder, now)
+    except Refused as refused:
+        _end(conversion, folder, now, ConversionState.FAILED, refused.code, str(refused))
+    except (StoreFull, QuotaExceeded) as error:
+        _end(conversion, folder, now, ConversionState.FAILED, error.code, error.message)
+    conversion.save()
+    if before != (conversion.state, conversion.step, conversion.done):
+        told(conversion)
+
+
+def _step(conversion: Conversion, folder: Folder, now: datetime) -> None:
+    if conversion.cancelled_at is not None:
+        folder.stop()
+        _end(conversion, folder, now, ConversionState.CANCELLED, "", "")
+    elif folder.busy():
+        _follow(conversion, folder, now)
+    elif failed := folder.read("failure.json", Failed):
+        _failed(conversion, folder, now, failed)
+    elif (made := folder.read("result.json", Made)) is None:
+        conversion.state = ConversionState.CONVERTING
+        folder.start("convert", job=str(conversion.pk), files=_source_files(conversion, folder),
+                     target_format=conversion.format, target=conversion.quantization)  # fmt: skip
+    elif (report := folder.read("quality.json", Report)) is None:
+        conversion.state = ConversionState.MEASURING
+        folder.start(
+            "quality", reference=_source_files(conversion, folder), measured=_made_files(folder, made), places=PLACES
+        )
+    else:
+        _keep(conversion, folder, now, made, report)
+
+
+def _follow(conversion: Conversion, folder: Folder, now: datetime) -> None:
+    progress = folder.read("progress.json", Progress)
+    if progress is None:
+        return
+    if progress.step != conversion.step or conversion.step_began_at is None:
+        conversion.step, conversion.step_began_at, conversion.rate = progress.step, now, None
+    elif progress.done > 0:
+        passed = (now - conversion.step_began_at).total_seconds()
+        conversion.rate = progress.done / passed if passed > 0 else None
+    conversion.done, conversion.total = progress.done, progress.total
+
+
+def _failed(conversion: Conversion, folder: Folder, now: datetime, failed: Failed) -> None:
+    """Again for what may pass, else it ends."""
+    conversion.failures += 1
+    if failed.reason in ("disk_trouble", "not_measurable") and conversion.failures < _TRIES:
+        (folder.path / "failure.json").unlink(missing_ok=True)
+        return
+    _end(conversion, folder, now, ConversionState.FAILED, failed.reason, failed.message)
+
+
+def _keep(conversion: Conversion, folder: Folder, now: datetime, made: Made, report: Report) -> None:
+    quality = {
+        **report.quality,
+        "perplexity_change": report.perplexity_change,
+        "text": report.text,
+        "engine": report.engine,
+        "reference": conversion.source.quantization,
+        "measured_at": now.isoformat(),
+    }
+    conversion.quality, conversion.fallbacks = quality, made.fallbacks
+    conversion.requantized = made.requantized
+    short = targets.falls_short(quality)
+    if short is not None:
+        message = f"The {conversion.quantization} artefact was made and is not kept: {short}. Choose a quantization with more bits."
+        _end(conversion, folder, now, ConversionState.REFUSED, "quality_too_low", message)
+        return
+    conversion.state = ConversionState.STORING
+    with_names = {file.name: folder.path / file.name for file in made.files}
+    verdict = verify(with_names)
+    (name, path), *others = with_names.items()
+    if others or verdict.quantization != conversion.quantization:
+        raise Refused("not_as_asked", f"what was made is {verdict.quantization} and not {conversion.quantization}.")
+    with staged_copy(path, store().incoming) as staged:
+        conversion.artefact = keep_artefact(
+            conversion.source.version, {name: staged}, verdict, made_from=conversion.source, quality=quality
+        )
+    _end(conversion, folder, now, ConversionState.DONE, "", "")
+
+
+def _end(
+    conversion: Conversion, folder: Folder, now: datetime, state: ConversionState, code: str, message: str
+) -> None:
+    conversion.state, conversion.code, conversion.message = state, code, message[:600]
+    conversion.finished_at, conversion.lease_until = now, None
+    folder.remove()
+
+
+def _source_files(conversion: Conversion, folder: Folder) -> list[dict[str, Any]]:
+    files = ArtefactFile.objects.for_org(conversion.org).filter(artefact=conversion.source, role="weights")
+    return sources([(_local(each, folder), each.role, each.size, each.sha256) for each in files.order_by("name")])
+
+
+def _local(file: ArtefactFile, folder: Folder) -> Path:
+    """Where the program reads it: in the store, or fetched beside its work where the store is no folder."""
+    place = store().local_path(file.sha256)
+    if place is not None:
+        return place
+    copy = folder.path / f"source-{file.sha256}"
+    if not copy.exists() or copy.stat().st_size != file.size:
+        copy.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        draft = copy.with_suffix(".part")
+        with draft.open("wb") as target:
+            target.writelines(store().read(file.sha256))
+        draft.replace(copy)
+    return copy
+
+
+def _made_files(folder: Folder, made: Made) -> list[dict[str, Any]]:
+    return sources([(folder.path / each.name, each.role, each.size, each.sha256) for each in made.files])
+
+
+def _machine() -> str:
+    return f"{socket.gethostname()}:{settings.BERTH_HOME}"[:128]
+
+
+def _rows() -> QuerySet[Conversion]:
+    return Conversion.objects.across_orgs("conversions of all organisations wait in one queue")

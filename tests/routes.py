@@ -111,6 +111,7 @@ class World:
             "statements": "2026-11",
             "budgets": self.budget.pk,
             "lines": make.new_id(),
+            "records": make.new_id(),
         }
         assert before in values, f"Teach tests/routes.py what <{name}> after {before}/ is."
         return str(values[before])

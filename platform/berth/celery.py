@@ -18,6 +18,8 @@ app.conf.beat_schedule = {
     "ingest usage events": {"task": "berth.metering.tasks.ingest", "schedule": 1.0, "options": {"expires": 5}},
     "ingest records": {"task": "berth.privacy.tasks.ingest", "schedule": 2.0, "options": {"expires": 5}},
     "expire records": {"task": "berth.privacy.tasks.expire", "schedule": 600.0, "options": {"expires": 600}},
+    "ingest records": {"task": "berth.privacy.tasks.ingest", "schedule": 2.0, "options": {"expires": 5}},
+    "expire records": {"task": "berth.privacy.tasks.expire", "schedule": 600.0, "options": {"expires": 600}},
     "rate usage events": {"task": "berth.billing.tasks.rate", "schedule": 2.0, "options": {"expires": 5}},
     "watch budgets": {"task": "berth.billing.tasks.watch_budgets", "schedule": 2.0, "options": {"expires": 5}},
     "close months": {"task": "berth.billing.tasks.close", "schedule": 3600.0, "options": {"expires": 3600}},

@@ -97,6 +97,7 @@ INSTALLED_APPS = [
     "berth.keys",
     "berth.catalog",
     "berth.metering",
+    "berth.privacy",
     "berth.deployments",
     "berth.billing",
     "berth.publishing",
@@ -251,6 +252,7 @@ CELERY_TASK_DEFAULT_QUEUE = "default"
 CELERY_TASK_ROUTES = {
     "berth.deployments.*": {"queue": "deployments"},
     "berth.metering.*": {"queue": "metering"},
+    "berth.privacy.*": {"queue": "metering"},
     "berth.billing.*": {"queue": "metering"},
 }
 CELERY_TIMEZONE = "UTC"

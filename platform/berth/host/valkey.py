@@ -48,9 +48,9 @@ GATEWAY = " ".join(
         f"resetchannels &{contract.SNAPSHOT_CHANNEL}",
         f"%R~{contract.SNAPSHOT_KEY} %R~{contract.USAGE_POSITION_KEY} ~{contract.GATEWAYS_KEY} ~{contract.USAGE_STREAM}",
         f"~{contract.LIMIT_PREFIX}* ~{contract.BUDGET_PREFIX}* ~{contract.LOAD_PREFIX}*",
-        f"~{contract.WAKE_STREAM} ~{contract.WAKE_PREFIX}*",
+        f"~{contract.RECORD_STREAM} ~{contract.WAKE_STREAM} ~{contract.WAKE_PREFIX}*",
         "-@all +auth +hello +ping +client|setinfo +client|setname +subscribe +unsubscribe",
-        "+hget +hmget +hgetall +hlen +hset +hincrby +hdel +set +pexpire +xadd +xrange +evalsha +script|load +time +info",
+        "+hget +hmget +hgetall +hlen +hset +hincrby +hdel +set +pexpire +xadd +xlen +xrange +evalsha +script|load +time +info",
     ]
 )
 GATEWAY_USER = "gateway"

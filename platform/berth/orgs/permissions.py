@@ -31,6 +31,10 @@ class Action(StrEnum):
     BUDGETS_READ = "budgets.read"
     BUDGETS_WRITE = "budgets.write"
     BUDGETS_WRITE_ORG = "budgets.write_org"
+    PRIVACY_READ = "privacy.read"
+    PRIVACY_WRITE = "privacy.write"
+    RECORDS_READ = "records.read"
+    RECORDS_ERASE = "records.erase"
 
 
 _ALL = frozenset(Role)
@@ -60,6 +64,10 @@ MATRIX: dict[Action, frozenset[Role]] = {
     Action.BUDGETS_READ: frozenset({_O, _A, _D, _B}),
     Action.BUDGETS_WRITE: frozenset({_O, _A, _D, _B}),
     Action.BUDGETS_WRITE_ORG: frozenset({_O, _B}),
+    Action.PRIVACY_READ: _ALL,
+    Action.PRIVACY_WRITE: _ADMINS,
+    Action.RECORDS_READ: _ADMINS,
+    Action.RECORDS_ERASE: _ADMINS,
 }
 
 

@@ -8,6 +8,7 @@ from datetime import datetime
 from statistics import median
 from uuid import UUID
 
+import msgspec
 from django.db.models import F, Q
 
 from berth.billing.prices import PriceBook, book_for
@@ -40,8 +41,8 @@ def route_state(state: str, desired: str, *, any_ready: bool, any_starting: bool
     return RouteState.LOADING if state in {rooms.State.PAUSED, rooms.State.STOPPING} else RouteState.UNAVAILABLE
 
 
-def build_routes(now: datetime) -> tuple[Route, ...]:
-    """Routes of every deployment that is not being deleted, by name."""
+def build_routes(now: datetime, left_out: frozenset[str] = frozenset()) -> tuple[Route, ...]:
+    """Routes of every deployment that is not being deleted, by name. Nothing is kept of requests to those `left_out`, by id."""
     # Replicas before deployments: one that appears in between belongs to a change that is still to be published.
     replicas: dict[UUID, list[rooms.Replica]] = defaultdict(list)
     living = rooms.Replica.objects.across_orgs("the snapshot tells gateways of every replica").filter(ended_at=None)
@@ -56,8 +57,9 @@ def build_routes(now: datetime) -> tuple[Route, ...]:
         .order_by("org__slug", "name")
     )
     book = book_for({deployment.org_id for deployment in deployments})
+    routes = (_route(each, replicas[each.pk], usual.get(each.pk), book, now) for each in deployments)
     return tuple(
-        _route(deployment, replicas[deployment.pk], usual.get(deployment.pk), book, now) for deployment in deployments
+        msgspec.structs.replace(route, recorded=False) if route.deployment_id in left_out else route for route in routes
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import datetime, timedelta
 from urllib.parse import urlsplit
 from uuid import UUID
@@ -16,8 +17,9 @@ from berth.keys.models import KeyKind
 from berth.keys.services import usable_keys
 from berth.orgs.limits import LIMIT_FIELDS, for_gateways
 from berth.orgs.models import Member, Organisation
+from berth.privacy.selectors import recordings
 from berth.publishing.routes import build_routes
-from berth_gateway.contract import SNAPSHOT_FORMAT, BudgetScope, KeyInfo, MemberInfo, OrgInfo, Snapshot
+from berth_gateway.contract import SNAPSHOT_FORMAT, BudgetScope, KeyInfo, MemberInfo, OrgInfo, Recording, Snapshot
 from berth_gateway.contract import Budget as BudgetInfo
 
 EXPIRED_KEPT = timedelta(days=30)  # so that the answer can say "expired"
@@ -28,14 +30,15 @@ def build(*, epoch: UUID, version: int, now: datetime) -> Snapshot:
     """The whole snapshot as of the calling transaction. Several statements may each see a different moment; what commits in
     between announces a change of its own and is in the next version. Organisations are read last, so that no key or route
     names one that is missing."""
-    keys = _keys(now)
-    routes = build_routes(now)
+    wanted = recordings()
+    keys = _keys(now, wanted.left_out)
+    routes = build_routes(now, wanted.left_out)
     return Snapshot(
         format=SNAPSHOT_FORMAT,
         epoch=str(epoch),
         version=version,
         issued_at=int(now.timestamp()),
-        orgs=_orgs(),
+        orgs=_orgs(wanted.orgs),
         keys=keys,
         routes=routes,
         members=_members(),
@@ -71,7 +74,7 @@ def _budgets(now: datetime) -> tuple[BudgetInfo, ...]:
     )
 
 
-def _keys(now: datetime) -> tuple[KeyInfo, ...]:
+def _keys(now: datetime, left_out: frozenset[str]) -> tuple[KeyInfo, ...]:
     playground = Q(kind=KeyKind.PLAYGROUND)
     owners = Member.objects.across_orgs("keys are limited together with their owner's others").filter(
         org=OuterRef("org"), user=OuterRef("created_by")
@@ -109,12 +112,13 @@ def _keys(now: datetime) -> tuple[KeyInfo, ...]:
             member_id=None if kind == KeyKind.SERVICE or member_id is None else str(member_id),
             limits=for_gateways(*limits),
             networks=tuple(networks),
+            recorded=str(key_id) not in left_out,
         )
         for digest, key_id, org_id, scopes, deployments, expires_at, kind, networks, member_id, *limits in rows
     )
 
 
-def _orgs() -> tuple[OrgInfo, ...]:
+def _orgs(recorded: Mapping[str, Recording]) -> tuple[OrgInfo, ...]:
     origins = dashboard_origins(settings.PUBLIC_URL)
     rows = Organisation.objects.order_by("slug").values_list("id", "slug", "suspended_at", *LIMIT_FIELDS)
     return tuple(
@@ -124,6 +128,7 @@ def _orgs() -> tuple[OrgInfo, ...]:
             suspended=suspended_at is not None,
             origins=origins,
             limits=for_gateways(*limits),
+            recording=recorded.get(str(org_id)),
         )
         for org_id, slug, suspended_at, *limits in rows
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -20,6 +21,8 @@ from berth.catalog.models import Artefact, ArtefactFile, Model, ModelVersion
 from berth.catalog.store import store
 from berth.orgs.models import Organisation, User
 from berth.web.events import publish_event
+
+Heavy = Callable[[Callable[[], None]], None]  # runs what takes long
 
 TRIES: Final = 3  # a content can be swept away between putting and recording, once in a blue moon
 
@@ -56,13 +59,13 @@ def keep_version(
     where: Provenance,
     *,
     run: ModelImport | None = None,
-    told: Callable[[int], None] | None = None,
+    heavy: Heavy = lambda work: work(),
 ) -> ModelVersion:
-    """Puts the files that are needed and makes the version, or finds the one with the same files. `told` hears how many bytes are
-    in the store. Raises StoreFull, StoreUnavailable, QuotaExceeded."""
+    """Puts the files that are needed and makes the version, or finds the one with the same files. `run`: the import that brought
+    them. Raises StoreFull, StoreUnavailable, QuotaExceeded."""
     needed = {name: files[name] for name in verdict.roles}
     for attempt in range(TRIES):
-        _put(needed, told)
+        _put(needed, heavy)
         try:
             return _record(needed, verdict, where, run)
         except references.ContentGone:
@@ -81,7 +84,7 @@ def keep_artefact(
 ) -> Artefact:
     """Puts what a conversion made and adds it to the version, or finds it there. Raises as `keep_version`."""
     for attempt in range(TRIES):
-        _put(files, None)
+        _put(files)
         try:
             return _record_artefact(version, files, verdict, made_from, quality)
         except references.ContentGone:
@@ -135,15 +138,12 @@ def _artefact_of(version: ModelVersion, files: Mapping[str, Staged], verdict: Ve
     return artefact
 
 
-def _put(files: Mapping[str, Staged], told: Callable[[int], None] | None) -> None:
-    kept, done = store(), 0
+def _put(files: Mapping[str, Staged], heavy: Heavy = lambda work: work()) -> None:
+    kept = store()
     for staged in files.values():
         references.touch(staged.sha256, staged.size, timezone.now())
-        if staged.path.exists() or not kept.holds(staged.sha256, staged.size):
-            kept.put(staged)
-        done += staged.size
-        if told is not None:
-            told(done)
+        if staged.path.exists():
+            heavy(functools.partial(kept.put, staged))
 
 
 @transaction.atomic

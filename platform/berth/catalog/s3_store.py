@@ -51,6 +51,8 @@ def read_keys(secrets: Path) -> Keys | None:
 
 
 class S3Store(Store):
+    shares_aside = True
+
     def __init__(
         self,
         bucket: str,
@@ -153,6 +155,30 @@ class S3Store(Store):
                     name = item["Key"].rsplit("/", 1)[-1]
                     if len(name) == 64:
                         yield Content(check_digest(name), item["Size"])
+
+    def put_aside(self, name: str, content: bytes) -> None:
+        checksum = base64.b64encode(hashlib.sha256(content).digest()).decode()
+        with _told():
+            self._client.put_object(**self._aside(name), Body=content, ChecksumSHA256=checksum)
+
+    def read_aside(self, name: str) -> bytes:
+        with _told():
+            try:
+                return bytes(self._client.get_object(**self._aside(name))["Body"].read())
+            except ClientError as error:
+                if _code(error) in _ABSENT:
+                    raise FileNotFoundError(name) from None
+                raise
+
+    def drop_aside(self, prefix: str) -> None:
+        with _told():
+            place = self._aside(prefix)
+            for page in self._client.get_paginator("list_objects_v2").paginate(Bucket=self.bucket, Prefix=place["Key"]):
+                for item in page.get("Contents", []):
+                    self._client.delete_object(Bucket=self.bucket, Key=item["Key"])
+
+    def _aside(self, name: str) -> dict[str, Any]:
+        return {"Bucket": self.bucket, "Key": f"{self.prefix}incoming/{name}"}
 
     def _at(self, sha256: str) -> dict[str, Any]:
         return {"Bucket": self.bucket, "Key": self.key(sha256)}

@@ -45,6 +45,7 @@ class Store(ABC):
     """Every method that takes a digest raises ValueError for what is none, and StoreUnavailable when the place does not answer."""
 
     incoming: Path  # where files are staged, on this machine
+    shares_aside: bool = False  # whether parts of uploads are kept where every machine sees them
 
     def stage(self, source: Path) -> AbstractContextManager[Staged]:
         """See `files.staged_copy`."""
@@ -82,6 +83,18 @@ class Store(ABC):
     @abstractmethod
     def contents(self) -> Iterator[Content]:
         """All that is there, in no order."""
+
+    def put_aside(self, name: str, content: bytes) -> None:
+        """Keeps a part of an upload under a name of ours. Only where `shares_aside`."""
+        raise NotImplementedError
+
+    def read_aside(self, name: str) -> bytes:
+        """Raises FileNotFoundError."""
+        raise NotImplementedError
+
+    def drop_aside(self, prefix: str) -> None:
+        """Removes all parts whose names begin so."""
+        raise NotImplementedError
 
 
 @lru_cache(maxsize=8)

@@ -231,8 +231,8 @@ def test_header_values_are_plain(servers: tuple[Server, Server]) -> None:
 
 
 def test_nobody_there_is_told_apart_from_what_is_refused() -> None:
-    with override_settings(OUTBOUND_PRIVATE_HOSTS=["127.0.0.1:9"]), pytest.raises(OutboundFailed, match="connect"):
-        with fetch("http://127.0.0.1:9/"):
-            pass
+    named = override_settings(OUTBOUND_PRIVATE_HOSTS=["127.0.0.1:9"])
+    with named, pytest.raises(OutboundFailed, match="connect"), fetch("http://127.0.0.1:9/"):
+        pass
     assert read_url("https://EXAMPLE.org:8443/a?b").place == "example.org:8443"
     assert outbound.MOST_REDIRECTS < 10

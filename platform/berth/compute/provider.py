@@ -33,6 +33,13 @@ class HardwareKind(StrEnum):
     GPU = "gpu"
 
 
+class Device(msgspec.Struct, frozen=True):
+    """One GPU of a machine whose devices are given out by Berth itself."""
+
+    id: str  # as CUDA_VISIBLE_DEVICES names it: "GPU-2f6c…"
+    memory_bytes: int
+
+
 class Offer(msgspec.Struct, frozen=True):
     """A hardware tier of which this provider can give a replica a share or the whole."""
 
@@ -50,6 +57,7 @@ class Offer(msgspec.Struct, frozen=True):
     # Where a tier is many nodes, the fields above are of one of them, and these of all together; None: there is only one.
     all_memory_bytes: int | None = None
     all_free_memory_bytes: int | None = None
+    devices: tuple[Device, ...] = ()  # empty: the provider itself chooses which replica gets which
     grows: bool = False  # nodes are added when replicas wait for room
 
     @property

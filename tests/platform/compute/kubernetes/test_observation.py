@@ -120,7 +120,7 @@ def test_a_replica_without_a_pod() -> None:
     assert (young.alive, young.phase, young.updated_at) == (False, Phase.STOPPED, 0.0)
     lost = seen(None)
     assert (lost.alive, lost.phase, lost.reason) == (False, Phase.FAILED, "agent_lost")
-    assert "deleted" in (lost.message or "")
+    assert "somebody else" in (lost.message or "")
     stopped = seen(None, **{names.STOP_AT: str(NOW - 5)})
     assert (stopped.phase, stopped.reason) == (Phase.STOPPED, None)
     taken = seen(None, **{names.END: json.dumps({"reason": "preempted", "message": "Gone."})})
@@ -170,6 +170,13 @@ def test_an_end_that_was_ordered_is_no_failure() -> None:
     assert (drained.phase, drained.reason) == (Phase.STOPPED, None)
     forced = seen(pod("Failed", state=terminated(137)), told(Phase.DRAINING), **ordered)
     assert (forced.phase, forced.reason) == (Phase.STOPPED, "stopped_by_force")
+
+
+def test_an_orderly_end_that_nobody_ordered_is_one() -> None:
+    ended = pod("Succeeded", state=terminated(0, "Completed", '{"phase":"stopped"}'))
+    assert (seen(ended).phase, seen(ended).reason) == (Phase.FAILED, "agent_lost")
+    by_itself = pod("Succeeded", state=terminated(0, "Completed", '{"phase":"stopped","reason":"supervisor_ended"}'))
+    assert (seen(by_itself).phase, seen(by_itself).reason) == (Phase.STOPPED, "supervisor_ended")
 
 
 def test_a_pod_that_is_asked_to_end_drains_and_says_who_wants_it() -> None:

@@ -26,6 +26,7 @@ _WATCH_SECONDS: Final = 300
 _SILENCE_SECONDS: Final = 90.0  # bookmarks come about once a minute
 _FIRST_SECONDS: Final = 15.0  # for the first list
 _STALE_SECONDS: Final = 30.0  # without a connection, until what is known is too old to act on
+_DEPARTED: Final = 1000  # objects whose last state is kept
 _PAUSES: Final = (0.2, 1.0, 2.0, 5.0)
 
 Json = dict[str, Any]
@@ -54,6 +55,7 @@ class Mirror:
         self._lock = threading.Condition()
         self._objects: dict[tuple[str, str], Json] = {}
         self._gone: set[str] = set()  # uids that were deleted, so that no late word brings them back
+        self._departed: dict[tuple[str, str], Json] = {}
         self._synced = False
         self._in_touch_at = clock()
         self._problem = ""
@@ -79,6 +81,11 @@ class Mirror:
         self._require()
         with self._lock:
             return self._objects.get((self._namespace or "", name))
+
+    def departed(self, name: str) -> Json | None:
+        """How an object of this name last was that somebody else removed, if this process saw it go and none has come since."""
+        with self._lock:
+            return self._departed.get((self._namespace or "", name))
 
     def put(self, written: Json) -> None:
         """Takes an object that this process has just written."""
@@ -163,6 +170,7 @@ class Mirror:
             body = event["object"]
             with self._lock:
                 if event["type"] == "DELETED":
+                    self._note_departure(body)
                     self._remove(body)
                 elif event["type"] in ("ADDED", "MODIFIED"):
                     self._store(body)
@@ -178,7 +186,14 @@ class Mirror:
         if uid in self._gone or (known and known["metadata"]["uid"] == uid and _version(known) >= _version(body)):
             return
         self._objects[key] = self._slim(body)
+        self._departed.pop(key, None)
         self._lock.notify_all()
+
+    def _note_departure(self, body: Json) -> None:
+        if body["metadata"]["uid"] not in self._gone:
+            self._departed[_key(body)] = self._slim(body)
+            while len(self._departed) > _DEPARTED:
+                del self._departed[next(iter(self._departed))]
 
     def _remove(self, body: Json) -> None:
         key, uid = _key(body), body["metadata"]["uid"]

@@ -62,7 +62,7 @@ def labels_of(spec: LaunchSpec) -> dict[str, str]:
         DEPLOYMENT: label_value(spec.deployment_id),
         REVISION: str(spec.revision),
         REPLICA: label_value(spec.replica),
-        TIER: label_value(spec.tier or "default"),
+        TIER: label_value(spec.tier),
         NODES: str(spec.nodes),
     }
 

@@ -23,7 +23,7 @@ Json = dict[str, Any]
 CREATE_SECONDS: Final = 5.0  # between a record and its pod
 LOG_SECONDS: Final = 10.0  # until a ready pod counts as ready although its log cannot be read
 _AGENT_LOST: Final = "The replica's process ended without saying why. Its node may be short of memory."
-_POD_GONE: Final = "The replica's pod was deleted from the cluster by somebody else, or went with its node."
+_POD_GONE: Final = "The replica's pod was taken from the cluster by somebody else, or went with its node."
 
 
 class Sight(msgspec.Struct, frozen=True):
@@ -34,6 +34,7 @@ class Sight(msgspec.Struct, frozen=True):
     node: Json | None  # the pod's, where nodes may be read
     told: ReplicaStatus | None  # the latest that its log says
     pending: int = 1  # pods of its tier that wait for room
+    departed: Json | None = None  # how its pod last was, if somebody else removed it
 
 
 def observed(sight: Sight, cluster: Cluster, now: float) -> ObservedReplica:
@@ -63,6 +64,17 @@ def over(sight: Sight) -> bool:
     return (
         pod.get("status", {}).get("phase") in ("Succeeded", "Failed") or reasons.node_lost(pod, sight.node) is not None
     )
+
+
+def why_departed(sight: Sight) -> reasons.Why | None:
+    """Why a pod went that nobody asked to go, and of which nothing is noted yet."""
+    annotations = sight.record["metadata"].get("annotations") or {}
+    if sight.pod is not None or sight.departed is None or {names.STOP_AT, names.END} & annotations.keys():
+        return None
+    owners = sight.departed["metadata"].get("ownerReferences") or []
+    if not any(owner.get("uid") == sight.record["metadata"]["uid"] for owner in owners):
+        return None
+    return reasons.ended(sight.departed) or reasons.Why("agent_lost", _POD_GONE)
 
 
 def stuck_for_good(sight: Sight, tier_waits: reasons.Why | None, now: float) -> bool:
@@ -107,7 +119,7 @@ def _ended(seen: ObservedReplica, sight: Sight, *, stop_ordered: bool) -> Observ
     )
     why = reasons.node_lost(pod, sight.node) or reasons.ended(pod)
     phase, reason, message = _last_words(pod, sight.told)
-    if phase == Phase.STOPPED and (stop_ordered or why is None):
+    if phase == Phase.STOPPED and (stop_ordered or reason):
         return msgspec.structs.replace(seen, phase=Phase.STOPPED, reason=reason, message=message)
     if stop_ordered:
         return msgspec.structs.replace(seen, phase=Phase.STOPPED, reason="stopped_by_force", message=None)
@@ -115,7 +127,8 @@ def _ended(seen: ObservedReplica, sight: Sight, *, stop_ordered: bool) -> Observ
         return msgspec.structs.replace(seen, phase=Phase.FAILED, reason=why.reason, message=why.message)
     if reason is not None:
         return msgspec.structs.replace(seen, phase=Phase.FAILED, reason=reason, message=message)
-    return msgspec.structs.replace(seen, phase=Phase.FAILED, reason="agent_lost", message=_AGENT_LOST)
+    message = _POD_GONE if phase == Phase.STOPPED else _AGENT_LOST
+    return msgspec.structs.replace(seen, phase=Phase.FAILED, reason="agent_lost", message=message)
 
 
 def _last_words(pod: Json, told: ReplicaStatus | None) -> tuple[str | None, str | None, str | None]:

@@ -29,7 +29,7 @@ from berth.compute.providers.kubernetes.hearing import Hearing
 from berth.compute.providers.kubernetes.journal import log_lines
 from berth.compute.providers.kubernetes.kinds import CONFIG_MAP, NODE, POD
 from berth.compute.providers.kubernetes.mirror import Mirror
-from berth.compute.providers.kubernetes.observation import Sight, observed, outlived, over, stuck_for_good
+from berth.compute.providers.kubernetes.observation import Sight, observed, outlived, over, stuck_for_good, why_departed
 from berth.compute.providers.kubernetes.pod import CONTAINER, END_SECONDS, told_spec
 from berth.compute.providers.kubernetes.resources import Take, take_of
 from berth.compute.providers.kubernetes.writing import Writer
@@ -89,6 +89,7 @@ class ClusterProvider:
         tier = self.cluster.tier_named(spec.tier)
         if tier is None:
             raise ProviderError(f"Cluster {self.cluster.name} has no tier called {spec.tier}.")
+        spec = msgspec.structs.replace(spec, tier=tier.key)
         take = take_of(spec, tier, self.cluster)
         told = told_spec(spec, self.cluster)
         record = self._client.get(CONFIG_MAP, self.cluster.namespace, name)
@@ -150,8 +151,8 @@ class ClusterProvider:
         now = self._clock()
         seen = []
         for sight in self._sights(records):
-            self._tend(sight, now)
-            seen.append(observed(sight, self.cluster, now))
+            record = self._tend(sight, now) or sight.record
+            seen.append(observed(msgspec.structs.replace(sight, record=record), self.cluster, now))
         return sorted(seen, key=lambda replica: replica.name)
 
     def _sights(self, records: Iterable[Json], *, hear: bool = True) -> list[Sight]:
@@ -168,36 +169,43 @@ class ClusterProvider:
                 node=nodes.get(pod["spec"].get("nodeName", "")) if pod else None,
                 told=told.get(pod["metadata"]["uid"]) if pod else None,
                 pending=pending.get(record["metadata"]["labels"].get(names.TIER, ""), 1),
+                departed=self._pods.departed(names.pod_of(record)),
             )
             for record in records
             for pod in [mine[record["metadata"]["name"]]]
         ]
 
-    def _tend(self, sight: Sight, now: float) -> None:
-        """What has to be done about a replica that nobody asks anything of: its cluster does not do it."""
+    def _tend(self, sight: Sight, now: float) -> Json | None:
+        """What has to be done about a replica that nobody asks anything of: its cluster does not do it.
+
+        The record, if it has changed.
+        """
         pod, record = sight.pod, sight.record
+        gone = why_departed(sight)
+        if gone is not None:
+            return self._note_end(record, gone)
         if pod is None:
-            return
-        annotations = record["metadata"].get("annotations") or {}
+            return None
         if outlived(pod, now):
             self._writer.remove_workload(record, pod, grace=0)
-            return
+            return None
         why = reasons.waiting(pod, None, sight.pending)
-        if stuck_for_good(sight, why, now) and why is not None:
-            self._note_end(record, why)
+        if why is not None and stuck_for_good(sight, why, now):
             self._writer.remove_workload(record, pod, grace=0)
-            return
-        taken = reasons.disrupted(pod)
-        if taken is not None and not {names.STOP_AT, names.END} & annotations.keys():
-            self._note_end(record, taken)
+            return self._note_end(record, why)
         if names.FETCHES in pod["metadata"]["labels"] and reasons.condition(pod, "Ready").get("status") == "True":
             self._pods.put(self._writer.close_to_the_store(pod) or pod)
+        taken = reasons.disrupted(pod)
+        if taken is not None and not {names.STOP_AT, names.END} & (record["metadata"].get("annotations") or {}).keys():
+            return self._note_end(record, taken)
+        return None
 
-    def _note_end(self, record: Json, why: reasons.Why) -> None:
+    def _note_end(self, record: Json, why: reasons.Why) -> Json | None:
         """Kept on the record, because the pod will be gone when somebody asks."""
         annotated = self._writer.annotate(record, {names.END: msgspec.json.encode(why).decode()})
         if annotated is not None:
             self._records.put(_without_data(annotated))
+        return annotated
 
     # Ending
 

@@ -48,9 +48,14 @@ class Api:
         bookmarks = query.get("allowWatchBookmarks") in ("1", "true")
         given = query.get("resourceVersion") or ""
         since = int(given) if given not in ("", "0") else self.store.version
-        if given in ("", "0"):
-            for body in self.list(r, namespace, query)["items"]:
+        if given in ("", "0") or query.get("sendInitialEvents") == "true":
+            plain = {key: value for key, value in query.items() if key not in ("limit", "continue")}
+            first = self.list(r, namespace, plain)
+            since = int(first["metadata"]["resourceVersion"])
+            for body in first["items"]:
                 yield {"type": "ADDED", "object": body}
+            if query.get("sendInitialEvents") == "true":
+                yield self._bookmark(r, since, {"k8s.io/initial-events-end": "true"})
         marked_at = time.monotonic()
         while time.monotonic() < ends_at:
             try:
@@ -69,10 +74,14 @@ class Api:
             since = seen
             if bookmarks and time.monotonic() - marked_at > bookmark_seconds:
                 marked_at = time.monotonic()
-                mark = {"kind": r.kind, "apiVersion": r.api_version, "metadata": {"resourceVersion": str(since)}}
-                yield {"type": "BOOKMARK", "object": mark}
+                yield self._bookmark(r, since, {})
             elif not changes:
                 yield None
+
+    @staticmethod
+    def _bookmark(r: Resource, version: int, annotations: dict[str, str]) -> Json:
+        metadata = {"resourceVersion": str(version), "annotations": annotations}
+        return {"type": "BOOKMARK", "object": {"kind": r.kind, "apiVersion": r.api_version, "metadata": metadata}}
 
     @staticmethod
     def _event(change: Change, namespace: str | None, matches: Callable[[Json], bool]) -> Json | None:

@@ -133,7 +133,6 @@ class Kubelet:
                 self.api.disrupt(space, called, "DeletionByPodGC")
                 self._end(self.containers.get(pod["metadata"]["uid"]))
                 with contextlib.suppress(Failure):
-                    time.sleep(0.3)  # between the word and the deed, as there is between two requests
                     self.api.store.remove("pods", space, called)
 
     def pod(self, name: str, namespace: str = "berth-runtime") -> Json:

@@ -91,7 +91,7 @@ class Store:
         with self.lock:
             entry = self._entry(plural, namespace, name)
             after = copy.deepcopy(entry.body)
-            after = how(after) or after
+            after = copy.deepcopy(how(after) or after)
             given = after["metadata"]
             if given.get("uid", entry.body["metadata"]["uid"]) != entry.body["metadata"]["uid"]:
                 raise conflict(plural, name, "Precondition failed: UID in precondition is another")

@@ -49,7 +49,7 @@ up: ## start the platform; Ctrl-C stops it, the next `make up` resumes it
 test: browser ## everything on real services, a real engine and a real browser (ARGS=… for pytest, JOBS=2 processes)
 	+@$(call LOCKED,$(VENV)/.stamp-dev $(CLIENT_STAMPS) $(DASHBOARD))
 	@$(if $(HAS_DASHBOARD),$(NODE_ENV); cd frontend && npm test --silent,true)
-	@chosen=; if ! command -v chromium >/dev/null 2>&1; then chosen='-m not(browser or slow)'; fi; \
+	@chosen=; if ! command -v chromium >/dev/null 2>&1; then chosen='-m not(browser or slow or cluster)'; fi; \
 	$(PY) -m pytest -n $(JOBS) --dist loadscope --no-loadscope-reorder $${chosen:+"$$chosen"} $(ARGS)
 
 test-slow: ## the tests that take minutes (ARGS=… for pytest)

@@ -1,14 +1,13 @@
-"""The same contract on a real cluster: `pytest -m cluster`, with KUBECONFIG and BERTH_TEST_IMAGE set (docs/kubernetes.md).
+"""The same contract on a real cluster: `pytest -m cluster`, with KUBECONFIG and CLUSTER_IMAGE set (docs/kubernetes.md).
 
-BERTH_TEST_IMAGE is the runtime's image by digest. BERTH_TEST_CLAIM is a claim whose volume has the sample model at
-sha256/ab/abc…; without it, BERTH_TEST_MODEL_URL is an address from which pods may fetch it. A namespace of its own is made
-and removed. Where pods cannot be reached from here, only what the API server tells is looked at, as the control plane does.
+CLUSTER_IMAGE is the runtime's image by digest. CLUSTER_NAMESPACE is a namespace for the tests alone, with a claim of the
+name in CLUSTER_CLAIM whose volume has the sample model at sha256/ab/abc…; the policies and the account are made if they are
+not there. Pods need not be reachable from here: only what the API server tells is looked at, as the control plane does.
 """
 
 from __future__ import annotations
 
 import os
-import uuid
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -28,7 +27,6 @@ from tests.platform.compute.provider_contract import ProviderContract, a_spec
 from tests.runtime.agents import eventually, model_file
 
 pytestmark = pytest.mark.cluster
-NAMESPACES = Kind("", "v1", "Namespace", "namespaces", namespaced=False)
 SERVICE_ACCOUNT = Kind("", "v1", "ServiceAccount", "serviceaccounts")
 
 
@@ -39,23 +37,17 @@ def said(name: str, default: str | None = None) -> str:
 
 
 @pytest.fixture(scope="module")
-def real() -> Iterator[Cluster]:
-    claim = os.environ.get("BERTH_TEST_CLAIM")
+def real() -> Cluster:
     made = cluster(
         name="real",
         kubeconfig=said("KUBECONFIG"),
         allow_exec=True,
-        namespace=f"berth-test-{uuid.uuid4().hex[:8]}",
-        image=said("BERTH_TEST_IMAGE"),
-        models_claim=claim,
-        cache_gib=0.0 if claim else 1.0,
+        namespace=said("CLUSTER_NAMESPACE"),
+        image=said("CLUSTER_IMAGE"),
+        models_claim=said("CLUSTER_CLAIM"),
         tier=[{"key": "any", "cores": 2, "memory_gib": 2}],
     )
     client = ApiClient(credentials_of(made), made.name)
-    label = {"pod-security.kubernetes.io/enforce": "restricted"}
-    client.apply(
-        NAMESPACES, "", {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": made.namespace, "labels": label}}
-    )
     account = {
         "apiVersion": "v1",
         "kind": "ServiceAccount",
@@ -65,8 +57,7 @@ def real() -> Iterator[Cluster]:
     client.apply(
         NETWORK_POLICY, made.namespace, {**DENY_ALL, "metadata": {"name": "default-deny", "namespace": made.namespace}}
     )
-    yield made
-    client.delete(NAMESPACES, None, made.namespace)
+    return made
 
 
 @pytest.fixture
@@ -82,10 +73,9 @@ def provider(real: Cluster) -> Iterator[ClusterProvider]:
 
 
 @pytest.fixture
-def spec(real: Cluster) -> LaunchSpec:
+def spec() -> LaunchSpec:
     file = model_file()
-    url = None if real.models_claim else said("BERTH_TEST_MODEL_URL")
-    return a_spec(ModelFile(file.path, file.role, file.size, file.sha256, url=url), memory_limit=512 << 20)
+    return a_spec(ModelFile(file.path, file.role, file.size, file.sha256), memory_limit=512 << 20)
 
 
 class TestRealCluster(ProviderContract):

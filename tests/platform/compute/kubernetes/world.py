@@ -1,7 +1,14 @@
-"""A cluster of the tests: API server, scheduler, kubelet, nodes, the chart's policies; and a provider that talks to it."""
+"""A cluster of the tests: API server, scheduler, kubelet, nodes, a policy; and a provider that talks to it.
+
+    python -m tests.platform.compute.kubernetes.world FOLDER
+
+runs one until it is interrupted, to look at with kubectl (FOLDER/kubeconfig.yaml).
+"""
 
 from __future__ import annotations
 
+import signal
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -95,3 +102,13 @@ class World:
             provider.close()
         self.kubelet.close()
         self.server.close()
+
+
+if __name__ == "__main__":
+    made = World(Path(sys.argv[1]))
+    sys.stdout.write(f"{made.server.kubeconfig()}\n")
+    sys.stdout.flush()
+    try:
+        signal.sigwait({signal.SIGINT, signal.SIGTERM})
+    finally:
+        made.close()

@@ -78,6 +78,8 @@ def own_value(world: World, name: str) -> Any:
         "model": world.model.name,
         "key": world.key.pk,
         "subject_id": world.deployment.pk,
+        "excluded_deployment_ids": world.deployment.pk,
+        "excluded_key_ids": world.key.pk,
     }
     assert name in values, f"Teach tests/platform/test_tenancy.py what a body's {name!r} refers to."
     return values[name]

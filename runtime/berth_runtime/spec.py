@@ -80,6 +80,8 @@ class LaunchSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     tier: str = ""  # key of the offer it was planned for; empty: the provider has only one
     gpus: int = 0  # devices of each node that are this replica's alone
     nodes: int = 1  # machines that run it together
+    devices: tuple[str, ...] = ()  # ids of the GPUs that it may see, where Berth chooses them; empty: none were chosen
+    scrub: bool = False  # another organisation had one of them before: overwrite their memory before the engine starts
 
 
 class Phase(StrEnum):

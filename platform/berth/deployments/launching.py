@@ -37,6 +37,9 @@ def launch_spec(replica: Replica) -> LaunchSpec:
         start_deadline_seconds=START_DEADLINE_SECONDS,
         drain_seconds=DRAIN_SECONDS,
         tier=revision.tier,
+        gpus=revision.gpus,
+        devices=tuple(replica.devices),
+        scrub=replica.scrub,
     )
 
 

@@ -137,6 +137,11 @@ def wishes_json(wishes: Needs | Pins) -> dict[str, Any]:
     return plain
 
 
+def devices_on(offers: Sequence[Offer], revision: Revision) -> tuple[str, ...]:
+    """Ids of the devices of the revision's tier, where the provider leaves it to us which replica gets which."""
+    return next((tuple(each.id for each in offer.devices) for offer in offers if offer.key == revision.tier), ())
+
+
 def room_on(offers: Sequence[Offer], revision: Revision) -> Room:
     """What the revision's tier has for replicas: by plan, and by what is really free beside the margin that a start asks for."""
     margin = memory_limit(revision.memory, revision.slots) - revision.memory

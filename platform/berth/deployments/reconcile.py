@@ -7,9 +7,8 @@ replica is recorded before it is started, so whoever comes after a crash finds i
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
-from typing import Any
 from uuid import UUID
 
 from django.db import connection, transaction
@@ -18,17 +17,17 @@ from berth.compute.provider import NoCapacity, ObservedReplica, Provider, Provid
 from berth.deployments import lease
 from berth.deployments.activity import last_request_at
 from berth.deployments.course import compare, move, traffic_of
-from berth.deployments.decision import Decision, Retire, Start, Stop
-from berth.deployments.history import record, tell
+from berth.deployments.decision import Decision, Start, Stop
+from berth.deployments.history import record
 from berth.deployments.launching import launch_spec
-from berth.deployments.models import Deployment, Desired, Replica, Revision
-from berth.deployments.planning import room_on
+from berth.deployments.models import Deployment, Desired, Replica
+from berth.deployments.planning import devices_on, room_on
 from berth.deployments.rollouts import open_rollout
 from berth.deployments.secrets import replica_secret
-from berth.deployments.states import State, check_move
+from berth.deployments.states import State
 from berth.deployments.step import step
-from berth.deployments.view import living, look, set_fields, wanted_of, write_ended, write_seen
-from berth.deployments.world import World
+from berth.deployments.view import living, look, set_fields, wanted_of
+from berth.deployments.writing import tell_phase, write_down, write_state, write_traffic, write_wait
 from berth.outbox.services import announce
 
 log = logging.getLogger(__name__)
@@ -64,7 +63,8 @@ def _look(deployment: Deployment, provider: Provider, clock: Clock) -> datetime:
     if revision is None:  # services make both in one transaction
         raise ValueError("a deployment without a revision")
     observed = {replica.name: replica for replica in provider.observe(str(deployment.pk))}
-    room = room_on(provider.offers(), revision)
+    offers = provider.offers()
+    room, devices = room_on(offers, revision), devices_on(offers, revision)
     rollout = open_rollout(deployment)
     compared = compare(deployment, rollout)
     asked = last_request_at(deployment, clock()) if deployment.sleep_after_seconds is not None else None
@@ -81,18 +81,19 @@ def _look(deployment: Deployment, provider: Provider, clock: Clock) -> datetime:
         replicas = list(living(row))
         seen = list(observed.values())
         wanted = wanted_of(row, revision, rollout)
-        world = look(row, revision, wanted, replicas, seen, room, now, asked)
+        wanted, world = look(row, revision, wanted, replicas, seen, room, now, asked, devices)
         if rollout is not None and row.desired == Desired.RUNNING and move(row, rollout, wanted, world, compared, now):
             announce("routes")
             return now  # another revision or another share is wanted: look again with that
         decision = step(wanted, world)
         if _starts_new(decision):
             _one_at_a_time()
-            world = look(row, revision, wanted, replicas, seen, room, now, asked)
+            wanted, world = look(row, revision, wanted, replicas, seen, room, now, asked, devices)
             decision = step(wanted, world)
-        _write_traffic(row, traffic_of(row, rollout, wanted, replicas))
+        write_traffic(row, traffic_of(row, rollout, wanted, replicas))
         revisions = {each.number: each for each in (revision, rollout.base if rollout else None) if each}
-        _write(row, revisions, replicas, observed, world, decision, now)
+        write_down(row, revisions, replicas, observed, world, decision, now, devices)
+        write_wait(row, revision, world, decision, now)
     deployment.state = row.state
     failed = _act(deployment, decision, provider, clock)
     _forget(deployment, observed, provider)
@@ -109,104 +110,6 @@ def _one_at_a_time() -> None:
     """Memory is handed out by one transaction at a time: what the one before took is seen by the next."""
     with connection.cursor() as cursor:
         cursor.execute("SELECT pg_advisory_xact_lock(%s)", [_ADMISSION_LOCK])
-
-
-# Writing down
-
-
-def _write(
-    row: Deployment,
-    revisions: Mapping[int, Revision],
-    replicas: Sequence[Replica],
-    observed: dict[str, ObservedReplica],
-    world: World,
-    decision: Decision,
-    now: datetime,
-) -> None:
-    routes = _write_replicas(row, replicas, observed, world, decision, now)
-    for action in decision.actions:
-        if isinstance(action, Start) and action.new:
-            _reserve(row, revisions[action.revision], action, now)
-    moved = _write_state(row, decision, now)
-    if routes or moved:
-        announce("routes")
-
-
-def _write_traffic(row: Deployment, traffic: dict[str, Any]) -> None:
-    if row.traffic != traffic:
-        row.traffic = traffic
-        row.save(update_fields=["traffic"])
-        announce("routes")
-
-
-def _write_replicas(
-    row: Deployment,
-    replicas: Sequence[Replica],
-    observed: dict[str, ObservedReplica],
-    world: World,
-    decision: Decision,
-    now: datetime,
-) -> bool:
-    """Whether something changed that gateways have to hear of."""
-    ended = {each.name: each for each in world.merged.ended}
-    retired = {action.name for action in decision.actions if isinstance(action, Retire)}
-    routes = False
-    for replica in replicas:
-        phase, serving = replica.phase, (replica.phase, replica.host, replica.port)
-        seen = observed.get(replica.name)
-        end = ended.get(replica.name)
-        changed = write_ended(replica, end, seen, now) if end else write_seen(replica, seen, now)
-        if replica.name in retired:
-            changed += set_fields(replica, {"retired_at": now, "phase": "draining"})
-        if changed:
-            replica.save(update_fields=changed)
-        if replica.phase != phase:
-            _tell_phase(row, replica, now)
-        elif "phases" in changed:
-            tell(row, "replica_progress", now, replica=replica.name)
-        routes |= "ready" in (phase, replica.phase) and serving != (replica.phase, replica.host, replica.port)
-    return routes
-
-
-def _tell_phase(row: Deployment, replica: Replica, now: datetime) -> None:
-    told: dict[str, Any] = {"replica": replica.name, "phase": replica.phase}
-    if replica.reason:
-        told |= {"reason": replica.reason, "message": replica.message}
-    record(row, "replica_phase", now, **told)
-
-
-def _reserve(row: Deployment, revision: Revision, start: Start, now: datetime) -> None:
-    """Records the place of a replica: from now on its memory counts, and whoever looks next knows of it."""
-    Replica.objects.for_org(row.org_id).create(
-        org_id=row.org_id,
-        deployment=row,
-        revision=revision,
-        name=start.name,
-        ordinal=start.ordinal,
-        phase="fetching",
-    )
-
-
-def _write_state(row: Deployment, decision: Decision, now: datetime) -> bool:
-    check_move(row.state, decision.state)
-    moved = row.state != decision.state
-    explained = (row.reason, row.message) != (decision.reason, decision.message)
-    if moved:
-        before, row.state, row.state_since = row.state, decision.state.value, now
-    if moved or explained or row.failures != decision.failures:
-        row.reason, row.message, row.failures = decision.reason, decision.message, decision.failures
-        row.save(update_fields=["state", "state_since", "reason", "message", "failures"])
-    if moved:
-        told: dict[str, Any] = {"from": before, "to": decision.state.value}
-        if decision.reason:
-            told |= {"reason": decision.reason, "message": decision.message}
-        record(row, "state_changed", now, **told)
-    elif explained:
-        tell(row, "explained", now, reason=decision.reason)
-    return moved
-
-
-# Acting
 
 
 def _act(deployment: Deployment, decision: Decision, provider: Provider, clock: Clock) -> timedelta | None:
@@ -254,8 +157,11 @@ def _no_room(deployment: Deployment, replica: Replica, message: str, now: dateti
         return
     replica.delete()
     state = State(row.state) if living(row).exists() else State.QUEUED
-    waiting = Decision((), state, "no_capacity", message[:400], now.timestamp(), row.failures)
-    if _write_state(row, waiting, now):
+    waiting = Decision((), state, "no_capacity", message[:400], now.timestamp(), row.failures, waiting=True)
+    if row.waiting_since is None:
+        row.waiting_since = now
+        row.save(update_fields=["waiting_since"])
+    if write_state(row, waiting, now):
         announce("routes")
 
 
@@ -264,7 +170,7 @@ def _explain(deployment: Deployment, reason: str, message: str, now: datetime) -
     """Says why nothing moves. The next look that succeeds says something else."""
     row = lease.locked(deployment)
     if row is not None:
-        _write_state(row, Decision((), State(row.state), reason, message[:400], now.timestamp(), row.failures), now)
+        write_state(row, Decision((), State(row.state), reason, message[:400], now.timestamp(), row.failures), now)
 
 
 @transaction.atomic
@@ -279,7 +185,7 @@ def _refused(deployment: Deployment, replica: Replica, message: str, now: dateti
     replica.save(update_fields=changed)
     row.failures += 1
     row.save(update_fields=["failures"])
-    _tell_phase(row, replica, now)
+    tell_phase(row, replica, now)
 
 
 def _forget(deployment: Deployment, observed: dict[str, ObservedReplica], provider: Provider) -> None:

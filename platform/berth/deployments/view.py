@@ -10,14 +10,16 @@ import msgspec
 from django.db.models import Q, QuerySet, Sum
 
 from berth.compute.provider import ObservedReplica
+from berth.deployments.capacity import standing
 from berth.deployments.course import beside_base
 from berth.deployments.models import Deployment, Replica, Revision, Rollout
 from berth.deployments.planning import Room
 from berth.deployments.replicas import wanted_replicas
 from berth.deployments.rollouts import numbers_alike
-from berth.deployments.world import Base, Ended, Failure, Merged, Row, Sight, Want, Wanted, World, merge
+from berth.deployments.world import Base, Ended, Failure, Life, Merged, Row, Seen, Sight, Want, Wanted, World, merge
 
 _FAILED = "failed"
+_BY_DEVICES = 1 << 62  # bytes: whole devices are given out, so their memory is
 _LATELY = timedelta(seconds=60)  # failures of the base that still count
 
 
@@ -70,18 +72,28 @@ def look(
     room: Room,
     now: datetime,
     last_request_at: float | None = None,
-) -> World:
-    """The world as it is at `now`. Failures that were just seen are counted in."""
+    devices: Sequence[str] = (),
+) -> tuple[Wanted, World]:
+    """The world as it is at `now`, and what is wanted as far as it is allowed there. Failures that were just seen are
+    counted in. `devices`: ids of the GPUs of the revision's tier."""
     merged = merge([_row(row) for row in rows], [sight_of(each) for each in observed], now.timestamp())
     base_failures, base_last = _base_failures(deployment, wanted, merged, now)
     failures, last = _failures(deployment, wanted, merged, now)
     gone = {ended.name for ended in merged.ended}
     freed = sum(row.revision.memory for row in rows if row.name in gone and row.revision.tier == revision.tier)
-    return World(
+    unheld = min(room.usable - held_memory(revision.tier) + freed, room.free)
+    place = standing(
+        deployment,
+        revision,
+        _BY_DEVICES if revision.gpus and devices else unheld,
+        devices,
+        replacing=bool(merged.ended) or any(_goes(each, wanted) for each in merged.seen),
+    )
+    world = World(
         now=now.timestamp(),
         state=deployment.state,
         merged=merged,
-        room=min(room.usable - held_memory(revision.tier) + freed, room.free),
+        room=place.room,
         attempts=_attempts(deployment, revision.number),
         failures=failures,
         last_failure=last,
@@ -89,10 +101,19 @@ def look(
         sleeping=deployment.sleeping,
         last_request_at=last_request_at,
         woken_at=deployment.woken_at.timestamp() if deployment.woken_at else None,
+        places=place.places,
+        places_reason=place.places_reason,
+        queue=place.queue,
         base_attempts=_attempts(deployment, wanted.base.revision) if wanted.base else {},
         base_failures=base_failures,
         base_last_failure=base_last,
     )
+    return msgspec.structs.replace(wanted, allowed=place.allowed), world
+
+
+def _goes(seen: Seen, wanted: Wanted) -> bool:
+    """Whether it makes place for another of the same deployment."""
+    return seen.life is Life.LEAVING or seen.revision not in wanted.same
 
 
 def sight_of(replica: ObservedReplica) -> Sight:

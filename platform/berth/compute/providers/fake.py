@@ -10,6 +10,7 @@ import msgspec
 from berth.compute.launch import EngineMetrics, LaunchSpec, Phase, PhaseTiming
 from berth.compute.provider import (
     Capacity,
+    Device,
     HardwareKind,
     LogLine,
     LogPage,
@@ -38,6 +39,7 @@ class FakeProvider:
         self.now = now
         self.automatic = automatic
         self.memory_bytes = memory_bytes
+        self.devices: tuple[Device, ...] = ()
         self.unavailable = False  # when true, every call raises ProviderUnavailable
         self.full = False  # when true, starts raise NoCapacity
         self.specs: dict[str, LaunchSpec] = {}
@@ -50,7 +52,17 @@ class FakeProvider:
 
     def offers(self) -> list[Offer]:
         self._answer()
-        return [Offer("cpu-fake", HardwareKind.CPU, 4, self.memory_bytes, self._free(), memory_bandwidth=20 * _GIB)]
+        return [
+            Offer(
+                "cpu-fake",
+                HardwareKind.CPU,
+                4,
+                self.memory_bytes,
+                self._free(),
+                memory_bandwidth=20 * _GIB,
+                devices=self.devices,
+            )
+        ]
 
     def capacity(self) -> Capacity:
         self._answer()

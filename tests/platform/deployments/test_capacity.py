@@ -1,0 +1,154 @@
+"""Room on real tables: the queue with its positions, quotas, preemption by priority, and GPUs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from berth.compute.launch import Phase
+from berth.compute.provider import Device
+from berth.compute.providers.fake import FakeProvider
+from berth.deployments import replicas
+from berth.deployments.models import Deployment, Quota, Replica, Revision, State
+from berth.deployments.services import delete
+from berth.orgs.models import Organisation
+from tests import make
+from tests.platform.deployments.conftest import Clock
+from tests.platform.deployments.looks import look, queued, row, settle
+
+pytestmark = pytest.mark.django_db
+
+GIB = 1 << 30
+
+
+@pytest.fixture(autouse=True)
+def one_clock(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr("django.utils.timezone.now", clock)
+    yield
+
+
+def big(org: Organisation, share: int = 6, **fields: Any) -> Deployment:
+    """That many GiB of the 15 that can be used."""
+    made = queued(org, **fields)
+    Revision.objects.for_org(org).filter(deployment=made).update(memory=share * GIB)
+    return row(made)
+
+
+def round_of(deployments: list[Deployment], provider: FakeProvider, clock: Clock, rounds: int = 4) -> None:
+    for _ in range(rounds):
+        for each in deployments:
+            look(each, provider, clock)
+            for replica in provider.observe(str(each.pk)):
+                if replica.alive and replica.phase is Phase.DRAINING:
+                    provider.advance(replica.name, Phase.STOPPED)
+                elif replica.alive and replica.phase is not Phase.READY:
+                    provider.ready(replica.name)
+        clock.forward(2)
+
+
+def states(deployments: list[Deployment]) -> list[str]:
+    return [row(each).state for each in deployments]
+
+
+def test_who_waits_has_a_position_and_the_first_gets_the_room(provider: FakeProvider, clock: Clock) -> None:
+    first, second, third, fourth = (big(make.org()) for _ in range(4))
+    everybody = [first, second, third, fourth]
+    round_of(everybody, provider, clock)
+    assert states(everybody) == [State.READY, State.READY, State.QUEUED, State.QUEUED]
+    assert "number 1 of 2 in the queue" in row(third).message
+    assert "number 2 of 2 in the queue" in row(fourth).message
+    delete(row(first), None)
+    round_of([fourth, first, third], provider, clock)  # the fourth looks first, and still it is not its turn
+    assert states([third, fourth]) == [State.READY, State.QUEUED]
+    waited = row(third).last_wait_seconds
+    assert waited is not None and waited > 0
+    round_of([fourth], provider, clock, rounds=1)
+    assert "number 1 of 1 in the queue; waiting usually took" in row(fourth).message
+
+
+def test_a_crash_does_not_cost_the_place(provider: FakeProvider, clock: Clock) -> None:
+    holder, other = big(make.org(), 10), big(make.org(), 10)
+    round_of([holder, other], provider, clock)
+    assert states([holder, other]) == [State.READY, State.QUEUED]
+    provider.vanish(f"{holder.pk}-1-0-1")
+    round_of([holder, other], provider, clock)
+    assert states([holder, other]) == [State.READY, State.QUEUED]
+
+
+@pytest.mark.threat("E5")
+def test_a_quota_stops_more_and_nobody_elses(provider: FakeProvider, clock: Clock) -> None:
+    org, other = make.org(), make.org()
+    Quota.objects.create(org=org, replicas=1)
+    one, two, theirs = big(org, 4), big(org, 4), big(other, 4)
+    everybody = [one, two, theirs]
+    round_of(everybody, provider, clock)
+    assert states(everybody) == [State.READY, State.QUEUED, State.READY]
+    assert row(two).reason == "over_quota"
+    Quota.objects.filter(org=org).update(replicas=None, memory=8 * GIB)
+    round_of(everybody, provider, clock)
+    assert states(everybody) == [State.READY] * 3
+
+
+def test_the_more_important_takes_the_place_of_the_less_important_of_its_owner(
+    provider: FakeProvider, clock: Clock
+) -> None:
+    org = make.org()
+    low, theirs, stranger = big(org, 7, priority=-1), big(make.org(), 7), big(make.org(), 7)
+    round_of([low, theirs], provider, clock)
+    round_of([stranger], provider, clock)
+    assert states([low, theirs, stranger]) == [State.READY, State.READY, State.QUEUED]
+    high = big(org, 7, priority=5)
+    round_of([high, low, theirs, stranger], provider, clock, rounds=8)
+    assert states([high, low, theirs, stranger]) == [State.READY, State.QUEUED, State.READY, State.QUEUED]
+    assert all(drain > 0 for name, drain in provider.stops if name.startswith(str(low.pk)))  # what ran was finished
+    delete(row(high), None)
+    round_of([stranger, high, low], provider, clock, rounds=6)
+    assert states([stranger, low]) == [State.READY, State.QUEUED]  # it waited longer
+
+
+def test_nobody_makes_room_for_another_organisation(provider: FakeProvider, clock: Clock) -> None:
+    low, high = big(make.org(), 10, priority=-100), big(make.org(), 10, priority=100)
+    round_of([low, high, low, high], provider, clock)
+    assert states([low, high]) == [State.READY, State.QUEUED]
+
+
+@pytest.mark.threat("E4")
+def test_gpus_are_given_whole_and_scrubbed_between_organisations(provider: FakeProvider, clock: Clock) -> None:
+    provider.devices = (Device("GPU-0", 24 * GIB), Device("GPU-1", 24 * GIB))
+    mine, theirs = make.org(), make.org()
+    one, two = big(mine), big(theirs)
+    Revision.objects.update(gpus=1)
+    round_of([one, two], provider, clock)
+    given = dict(Replica.objects.values_list("deployment_id", "devices"))
+    assert sorted([*given[one.pk], *given[two.pk]]) == ["GPU-0", "GPU-1"]
+    assert provider.specs[f"{one.pk}-1-0-1"].devices == tuple(given[one.pk])
+    third = big(theirs)
+    Revision.objects.update(gpus=1)
+    round_of([third], provider, clock)
+    assert row(third).state == State.QUEUED
+    assert "All devices of this tier are in use" in row(third).message
+    delete(row(one), None)
+    round_of([one, third], provider, clock)
+    last = Replica.objects.get(deployment=third)
+    assert (last.devices, last.scrub) == (given[one.pk], True)
+    assert provider.specs[last.name].scrub
+
+
+def test_scaling_asks_within_the_bounds_and_only_the_youngest_scaler_is_heard(
+    provider: FakeProvider, clock: Clock
+) -> None:
+    deployment = settle(queued(), provider, clock, State.READY)
+    ask = replicas.set_desired_replicas
+    assert ask(deployment.pk, 3, fence=1, reason="load") == 1  # it may not be scaled
+    replicas.set_bounds(row(deployment), None, least=0, most=2)
+    assert ask(deployment.pk, 3, fence=5, reason="load") == 2
+    assert ask(deployment.pk, 1, fence=4, reason="load") is None
+    round_of([deployment], provider, clock)
+    assert Replica.objects.filter(ended_at=None, phase="ready").count() == 2
+    assert ask(deployment.pk, 0, fence=5, reason="idle") == 0
+    settle(row(deployment), provider, clock, State.ASLEEP)
+    assert not any(each.alive for each in provider.observe_all())
+    assert ask(deployment.pk, 1, fence=6, reason="load") == 1
+    settle(row(deployment), provider, clock, State.READY)

@@ -43,6 +43,10 @@ SETTINGS: tuple[Setting, ...] = (
         "",
         "redis:// or rediss:// URL of a Redis or Valkey server. Empty: the embedded Valkey in BERTH_HOME.",
     ),
+    Setting(
+        "DATABASE_URL_FILE", "", "File that holds DATABASE_URL instead, so that its password is in no environment."
+    ),
+    Setting("REDIS_URL_FILE", "", "File that holds REDIS_URL instead."),
     Setting("BERTH_SECRETS_DIR", "", "Folder of the secret files. Empty: BERTH_HOME/secrets."),
     Setting("BERTH_STORE_S3_BUCKET", "", "Bucket of the model store. Empty: the folder store in BERTH_HOME."),
     Setting(
@@ -94,6 +98,17 @@ _DEFAULTS = {setting.name: setting.default for setting in SETTINGS}
 def read(name: str, environ: Mapping[str, str] = os.environ) -> str:
     """The value of a declared variable. KeyError for one that is not in the table: an undocumented setting is a bug."""
     return environ.get(name, "").strip() or _DEFAULTS[name]
+
+
+def read_or_file(name: str, environ: Mapping[str, str] = os.environ) -> str:
+    """The value of a declared variable, or what the file holds that NAME_FILE names. ValueError with a sentence if it cannot be read."""
+    value, path = read(name, environ), read(f"{name}_FILE", environ)
+    if value or not path:
+        return value
+    try:
+        return Path(path).read_text().strip()
+    except OSError as error:
+        raise ValueError(f"{name}_FILE cannot be read: {error.strerror}.") from None
 
 
 def data_folder(environ: Mapping[str, str] = os.environ) -> Path:

@@ -10,7 +10,7 @@ from django.core.exceptions import ImproperlyConfigured
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from berth.env import data_folder, read, read_flag
+from berth.env import data_folder, read, read_flag, read_or_file
 
 PROJECT_DIR = Path(__file__).resolve().parents[2]
 BERTH_HOME = data_folder().resolve()
@@ -124,11 +124,11 @@ TEMPLATES = [
 ]
 APPEND_SLASH = False
 
-_database_url = read("DATABASE_URL")
+_database_url = read_or_file("DATABASE_URL")
 # Without a database there is still `check`, `spectacular` and `makemigrations`; a connection attempt then says what is missing.
 DATABASES = {"default": _database(_database_url or "postgresql://berth@127.0.0.1:5432/berth")}
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
-REDIS_URL = read("REDIS_URL") or "redis://127.0.0.1:6379/0"
+REDIS_URL = read_or_file("REDIS_URL") or "redis://127.0.0.1:6379/0"
 CACHES = {
     "default": {
         "BACKEND": "django.core.cache.backends.redis.RedisCache",
@@ -223,6 +223,9 @@ SPECTACULAR_SETTINGS = {
         "NewKeyKindEnum": [("member", "member"), ("service", "service")],
         "RoleEnum": "berth.orgs.models.Role",
         "KeyStatusEnum": [("active", "active"), ("expired", "expired"), ("revoked", "revoked")],
+        "CredentialKindEnum": "berth.catalog.import_models.CredentialKind",
+        "ImportSourceEnum": "berth.catalog.import_models.ImportSource",
+        "ImportStateEnum": "berth.catalog.import_models.ImportState",
         "StatementStatusEnum": [("open", "open"), ("closed", "closed")],
     },
     "POSTPROCESSING_HOOKS": [
@@ -251,6 +254,7 @@ CELERY_BROKER_TRANSPORT_OPTIONS = {
 CELERY_TASK_DEFAULT_QUEUE = "default"
 CELERY_TASK_ROUTES = {
     "berth.deployments.*": {"queue": "deployments"},
+    "berth.catalog.tasks.*": {"queue": "imports"},
     "berth.metering.*": {"queue": "metering"},
     "berth.privacy.*": {"queue": "metering"},
     "berth.billing.*": {"queue": "metering"},

@@ -69,6 +69,7 @@ SETTINGS: tuple[Setting, ...] = (
         "JSON file with keys and models for a gateway that runs alone, without Valkey. Read anew when it changes.",
     ),
     Setting("REDIS_URL", None, "Valkey: redis://user:password@host:port/0."),
+    Setting("REDIS_URL_FILE", "", "File that holds REDIS_URL instead, so that its password is in no environment."),
     Setting(
         "BERTH_SNAPSHOT_PUBLIC_KEY_FILE",
         None,
@@ -143,6 +144,8 @@ class Config:
         alone = bool(environ.get("BERTH_GATEWAY_SNAPSHOT_FILE"))
         for setting in SETTINGS:
             value = environ.get(setting.name) or setting.default
+            if setting.name == "REDIS_URL":
+                value = value or _text_of(environ.get("REDIS_URL_FILE"))
             if alone and setting.name in _SHARED:
                 value = ""
             if value is None:
@@ -204,6 +207,16 @@ class Config:
     @property
     def metrics_on_main_port(self) -> bool:
         return self.admin_port is None and not self.behind_tls_proxy
+
+
+def _text_of(path: str | None) -> str | None:
+    """What a file holds; None without a path. Raises ConfigError."""
+    if not path:
+        return None
+    try:
+        return Path(path).read_text().strip()
+    except OSError as error:
+        raise ConfigError(f"REDIS_URL_FILE cannot be read: {error.strerror}.") from None
 
 
 class _Reader:

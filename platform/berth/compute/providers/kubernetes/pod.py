@@ -61,6 +61,9 @@ def told_spec(spec: LaunchSpec, cluster: Cluster) -> LaunchSpec:
         state_dir=f"{_STATE}/replica",
         cache_dir=None if cluster.models_claim else _CACHE,
         lifeline=None,
+        # Which devices it gets is between the scheduler and the node, so whose they were before is not known.
+        devices=(),
+        scrub=spec.gpus > 0,
         host=_NOBODY,
         port=cluster.engine_port,
     )

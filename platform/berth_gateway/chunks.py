@@ -15,7 +15,7 @@ from msgspec import Struct
 from berth_gateway.framing import known_size
 from berth_gateway.meter import Counts
 
-_RUNNING = (b',"timings":{', b',"usage":{')
+RUNNING = (b',"timings":{', b',"usage":{')
 UNFINISHED = b'"finish_reason":null'
 FINISHED = b'"finish_reason":"'
 _CHOICE_KEYS = frozenset({"index", "delta", "text", "logprobs", "finish_reason"})
@@ -95,12 +95,12 @@ class ChunkReader:
         "_finished",
         "_learnable",
         "_prefix",
-        "_running",
         "_running_counts",
         "_seen",
         "final",
         "fixed",
         "framed",
+        "last_running",
         "pieces",
     )
 
@@ -113,7 +113,7 @@ class ChunkReader:
         self.framed = b""  # the same behind a chunk's size
         self.fixed = b""  # from the end of choices to the running figures; empty: not learned
         self._learnable = True
-        self._running = b""  # the last running figures, decoded only when somebody asks
+        self.last_running = b""  # the last running figures, decoded only when somebody asks
         self._running_counts: Counts | None = None
         self._seen: set[int] = set()
         self._finished: set[int] = set()
@@ -153,9 +153,9 @@ class ChunkReader:
             return None
         rest = data[at + len(fixed) : end]
         if rest != b"}":
-            if not rest.startswith(_RUNNING):
+            if not rest.startswith(RUNNING):
                 return None
-            self._running = rest
+            self.last_running = rest
         self.pieces += 1
         return choices
 
@@ -168,21 +168,14 @@ class ChunkReader:
         """Whether a choice has its finish_reason."""
         return bool(self._finished)
 
-    def take_running(self, rest: bytes) -> bool:
-        """What stands behind `fixed` in a chunk; False if those are no running figures."""
-        if not rest.startswith(_RUNNING):
-            return False
-        self._running = rest
-        return True
-
     def running(self) -> Counts | None:
         """The engine's last running figures."""
-        if self._running:
+        if self.last_running:
             try:
-                figures = _decode_figures(b"{" + self._running[1:])
+                figures = _decode_figures(b"{" + self.last_running[1:])
             except (msgspec.DecodeError, UnicodeDecodeError):
                 figures = _Figures()
-            self._running = b""
+            self.last_running = b""
             self._take_running(figures)
         return self._running_counts
 
@@ -199,7 +192,7 @@ class ChunkReader:
             raise EngineFault from None
         if chunk.error is not None or chunk.choices is None:
             raise EngineFault
-        self._running = b""
+        self.last_running = b""
         self._take_running(chunk)
         if chunk.usage is not None and (not chunk.choices or self._would_finish(chunk.choices)):
             self.final = chunk.usage.counts() or self.final
@@ -245,8 +238,8 @@ class ChunkReader:
         raw = bytes(_decode_raw(data).choices)
         start = data.find(raw)
         prefix, rest = data[:start], data[start + len(raw) :]
-        cuts = [at for at in (rest.find(mark) for mark in _RUNNING) if at >= 0]
-        if raw.startswith(b"[") and data.endswith(b"}") and not any(mark in prefix for mark in _RUNNING):
+        cuts = [at for at in (rest.find(mark) for mark in RUNNING) if at >= 0]
+        if raw.startswith(b"[") and data.endswith(b"}") and not any(mark in prefix for mark in RUNNING):
             self.framed = b"\r\ndata: " + prefix
             self._prefix, self.fixed = prefix, b"]" + (rest[: min(cuts)] if cuts else rest[:-1])
 

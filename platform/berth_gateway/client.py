@@ -239,7 +239,9 @@ class Client(Outgoing):
             if fast.admit(data):
                 return
         patience = admit.patience_of(self._head)
-        facts = dispatch.admit_request(gateway, place.endpoint, self._caller, self._request_id, data, patience)
+        head, tracing = self._head, gateway.tracing
+        trace = tracing.begin(head.traceparent) if tracing is not None and head is not None else None
+        facts = dispatch.admit_request(gateway, place.endpoint, self._caller, self._request_id, data, patience, trace)
         self._kept = data if recording_of(facts) is not None else b""
         found = gateway.gate.enter(demand_of(facts), self._decided)
         if isinstance(found, Waiting):
@@ -275,6 +277,10 @@ class Client(Outgoing):
         """A usual request runs."""
         self._state, self._since, self._exchange = _BUSY, now, exchange
 
+    @property
+    def wire(self) -> Wire | None:
+        return self._wire
+
     def ended_fast(self) -> None:
         """It is accounted for; its answer is about to go out."""
         self._exchange = None
@@ -290,11 +296,18 @@ class Client(Outgoing):
             self._finish(close=False)
 
     def continues(
-        self, exchange: Exchange, head: RequestHead, caller: admit.Caller, request_id: str, limits: bytes
+        self,
+        exchange: Exchange,
+        head: RequestHead,
+        caller: admit.Caller,
+        request_id: str,
+        limits: bytes,
+        *,
+        streaming: bool,
     ) -> None:
         """A request that began as a usual one is an exchange like any other from here on."""
         self._exchange, self._head, self._caller = exchange, head, caller
-        self._request_id, self._limits, self._streaming = request_id, limits, False
+        self._request_id, self._limits, self._streaming = request_id, limits, streaming
 
     # Answering
 

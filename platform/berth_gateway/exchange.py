@@ -24,6 +24,7 @@ from berth_gateway.spool import SpoolFull
 from berth_gateway.upstream import Upstream
 
 if TYPE_CHECKING:
+    from berth_gateway.fast_stream import FastStream
     from berth_gateway.gateway import Gateway
 
 MAX_ERROR_BODY = 64 * 1024
@@ -71,7 +72,7 @@ class Exchange:
         self._settled = False
         self._first_token: float | None = None  # seconds after the start
         self._last_write = facts.started
-        self._progress_at = 0
+        self._progress_at = self._moved_at = 0  # pieces at the last look
 
     # Going upstream
 
@@ -85,12 +86,20 @@ class Exchange:
         self._gateway.exchanges.add(self)
         self._gateway.places.seek(self._place)
 
-    def take_over(self, replica: Replica, upstream: Upstream) -> None:
-        """Goes on with a request that was accepted and sent a shorter way (`fast`)."""
+    def take_over(self, replica: Replica, upstream: Upstream | None, flow: FastStream | None) -> None:
+        """Goes on with a request that was accepted and sent a shorter way (`fast`), and with its answer if that flows already."""
         where = address(replica)
         self._accepted, self._replica, self._sent_to, self._upstream = True, replica, where, upstream
         self._place = self._gateway.places.took_over(self, where, self.facts.started)
-        upstream.continues(self)
+        if flow is None:
+            if upstream is not None:
+                upstream.continues(self)
+            return
+        self._relay, self._express, self._held = flow.relay, flow.express, flow.held
+        self._committed, self._first_token, self._status = flow.committed, flow.first, flow.status
+        self._last_write, self._progress_at, self._moved_at = flow.last_write, flow.told, flow.looked_at
+        if upstream is not None:
+            upstream.hand_to(self)
 
     def not_recorded(self) -> None:
         """The spool has no room for it after all: no engine has seen it."""
@@ -126,7 +135,13 @@ class Exchange:
             facts.request_id,
             facts.prepared.body,
             facts.prepared.content_type,
+            "" if facts.trace is None else facts.trace.outgoing,
         )
+
+    @property
+    def waited(self) -> tuple[float | None, float | None]:
+        """When it asked for a replica, and when it last went to one, on the loop's clock."""
+        return (None, None) if self._place is None else (self._place.since, self._place.sent_at)
 
     def _accept(self) -> bool:
         """From here on it is a request that was accepted: on record, and settled exactly once."""
@@ -175,9 +190,9 @@ class Exchange:
             if len(self._error) < MAX_ERROR_BODY:
                 self._error += data[:MAX_ERROR_BODY]
             return
-        self._pass_on(self._relay.feed(data))
+        self.pass_on(self._relay.feed(data))
 
-    def _pass_on(self, relayed: Relayed) -> None:
+    def pass_on(self, relayed: Relayed) -> None:
         reader, out = self._relay.reader, relayed.out
         if self._first_token is None and reader.pieces:
             self._first_token = self._gateway.now() - self.facts.started
@@ -207,7 +222,7 @@ class Exchange:
             self._express = Express(relay.reader, relay.before, write) if write is not None else None
         if self._express is None:
             upstream.short_cut = self._take_whole_chunk
-        elif relay.flows:
+        elif relay.flows and not relay.reader.has_finished:
             upstream.express = self._express
 
     def _take_whole_chunk(self, data: bytes) -> bool:
@@ -233,7 +248,7 @@ class Exchange:
         if self._status != 200:
             self._refused_by_engine(where)
             return
-        self._pass_on(self._relay.finish())
+        self.pass_on(self._relay.finish())
         if self._settled:
             return
         if self._relay.reader.complete:
@@ -351,8 +366,8 @@ class Exchange:
             self._upstream.resume()
 
     def tick(self, now: float) -> None:
-        if self._express is not None and self._express.moved:
-            self._express.moved, self._last_write = False, now
+        if self._express is not None and self._relay.reader.pieces != self._moved_at:
+            self._moved_at, self._last_write = self._relay.reader.pieces, now
         config = self._gateway.config
         sent_at = None if self._place is None else self._place.sent_at
         silent = self._first_token is None and sent_at is not None and now - sent_at > config.first_byte

@@ -16,18 +16,21 @@ import msgspec
 from msgspec import UNSET
 
 from berth_gateway import admit
-from berth_gateway.account import Facts
+from berth_gateway.account import Facts, bill_of, event_of
 from berth_gateway.admit import Caller
 from berth_gateway.choices import decode_answer
-from berth_gateway.contract import UsageEvent
+from berth_gateway.contract import Outcome, UsageEvent
 from berth_gateway.cost import TEMPLATE_TOKENS
 from berth_gateway.demand import demand_of
 from berth_gateway.endpoint import Prepared
 from berth_gateway.exchange import Exchange
-from berth_gateway.fast_path import Ended, FastPath
+from berth_gateway.fast_path import FastPath
+from berth_gateway.fast_stream import FastStream, within
 from berth_gateway.grant import Grant, limit_lines
 from berth_gateway.limits import Permit
+from berth_gateway.meter import Counts
 from berth_gateway.pools import Kind, Pool
+from berth_gateway.relay import Relay
 from berth_gateway.repeat import Known
 from berth_gateway.route import MAX_IDLE
 from berth_gateway.usual import UNUSUAL, decode
@@ -67,6 +70,7 @@ class FastExchange:
         self._sent = self.request_id = self._event_id = b""
         self._stream = False
         self._shown: Any = UNSET
+        self._flow: FastStream | None = None
         self._rate: tuple[int, int] | None = None
         self._token: tuple[int, int] | None = None
 
@@ -164,6 +168,8 @@ class FastExchange:
             if pool.in_use >= pool.most:
                 return False
         cost = grant.dearest * min(context, size + TEMPLATE_TOKENS) + grant.output_price * limit
+        if grant.purses and not path.funded:
+            return False
         for purse in grant.purses:
             if purse.claim - purse.spent - purse.reserved < cost or (path.connected and not purse.usable(now)):
                 return False
@@ -181,8 +187,8 @@ class FastExchange:
             purse.demand += cost
         counts = grant.counts
         counts.arrivals += 1
+        grant.waited[0] += 1
         counts.in_flight += 1
-        counts.active_at = wall
         spot.in_flight += 1
         upstream = self._upstream = idle.pop()
         upstream.fast = self
@@ -212,7 +218,11 @@ class FastExchange:
             data, self._part = self._part + data, b""
         spot = grant.spot
         form = spot.form
-        if form is None or self._stream or grant.generation != path.generation or gateway.draining or self._ill:
+        if grant.generation != path.generation or gateway.draining or self._ill or self._strikes:
+            return self._hand_over(data)
+        if self._stream:
+            return self._flow_on(grant, upstream, data)
+        if form is None:
             return self._hand_over(data)
         at = form.at
         end = data.find(b"\r", at, at + _MOST_DIGITS)
@@ -248,6 +258,57 @@ class FastExchange:
 
         # It is whole, and good
         now = path.now()
+        request_id = self.request_id
+        reply = grant.plain % (
+            request_id, int(self._wall), _encode(choices), prompt, completion, prompt + completion, cached, reasoning
+        )  # fmt: skip
+        reply = grant.reply % (
+            len(reply), request_id, limit_lines(self._rate, self._token), int((now - self._started) * 1000), reply
+        )  # fmt: skip
+        self._settle(grant, prompt, cached, completion, reasoning, now, now - self._started, reply)
+        upstream.fast = None
+        upstream.resume()
+        if len(spot.idle) < MAX_IDLE:
+            spot.idle.append(upstream)
+        else:
+            upstream.discard()
+        if self._crowds:
+            gateway.places.freed(grant.deployment_id)
+        return None
+
+    def _flow_on(self, grant: Grant, upstream: Upstream, data: bytes) -> None:
+        """The answer is a stream, and here is its beginning."""
+        wire = self._client.wire
+        if wire is None:
+            return
+        before = grant.before % (self.request_id, int(self._wall))
+        head = grant.stream_head % (self.request_id, limit_lines(self._rate, self._token))
+        relay = Relay.streaming(before, include_usage=self._shown is True)
+        flow = self._flow = FastStream(self, upstream, wire, relay, head, self._started)
+        upstream.fast = None
+        upstream.continues(flow)
+        upstream.received(data)
+
+    def finish(self, counts: Counts, first: float | None, data: bytes) -> bool:
+        """The stream has ended well, with these figures: `data` are its last bytes. False if that has to be looked at."""
+        grant, upstream, gateway = self._grant, self._upstream, self._gateway
+        if grant is None or upstream is None or first is None or grant.generation != self._path.generation:
+            return False
+        if gateway.draining or not within(counts, grant.context, self._limit):
+            return False
+        now = self._path.now()
+        self._settle(grant, counts.prompt, counts.cached, counts.completion, counts.reasoning, now, first, data)
+        self._flow = None
+        upstream.release()
+        if self._crowds:
+            gateway.places.freed(grant.deployment_id)
+        return True
+
+    def _settle(
+        self, grant: Grant, prompt: int, cached: int, completion: int, reasoning: int, now: float, first: float, data: bytes
+    ) -> None:  # fmt: skip
+        """Exactly once for each: what was really used stays used, the rest is free again, and the event is on its way to the disk."""
+        path, wall, event_id, stream = self._path, self._wall, self._event_id, self._stream
         units = self._units - prompt - completion
         for pool in grant.tokens:
             if pool.turn == self._slot:
@@ -262,42 +323,22 @@ class FastExchange:
         for purse in grant.purses:
             purse.reserved -= self._cost
             purse.spent += cost
-        started, wall = self._started, self._wall
-        lasted = int((now - started) * 1e6 + 0.5)
-        record = grant.stencil.settled(self._event_id, wall, lasted, lasted, prompt, cached, completion, reasoning)
-        path.spool.open_records.pop(self._event_id)
+        grant.counts.in_flight -= 1
+        grant.spot.in_flight -= 1
+        lasted, at_first = int((now - self._started) * 1e6 + 0.5), int(first * 1e6 + 0.5)
+        stencil = grant.stream_stencil if stream else grant.stencil
+        record = stencil.settled(event_id, wall, lasted, at_first, prompt, cached, completion, reasoning)
+        del path.spool.open_records[event_id]
         path.records.append(record)
+        path.replies.append((self._client, data, record))
         path.ended.append(
-            Ended(grant, False, self.request_id, wall, lasted, lasted, prompt, cached, completion, reasoning)
+            (grant, stream, self.request_id, wall, lasted, at_first, prompt, cached, completion, reasoning)
         )
-        request_id = self.request_id
-        reply = grant.plain % (
-            request_id, int(wall), _encode(choices), prompt, completion, prompt + completion, cached, reasoning
-        )  # fmt: skip
-        reply = grant.reply % (
-            len(reply), request_id, limit_lines(self._rate, self._token), int((now - started) * 1000), reply
-        )  # fmt: skip
-        path.replies.append((self._client, reply, record))
-
-        # The engine's connection and the client's are free again
-        counts = grant.counts
-        counts.in_flight -= 1
-        counts.active_at = path.wall()
-        spot.in_flight -= 1
         self._running.discard(self)
         self._client.ended_fast()
         self._grant = self._upstream = None
-        upstream.fast = None
-        upstream.resume()
-        if len(spot.idle) < MAX_IDLE:
-            spot.idle.append(upstream)
-        else:
-            upstream.discard()
         if not path.due:
             path.later()
-        if self._crowds:
-            gateway.places.freed(grant.deployment_id)
-        return None
 
     # Becoming an exchange like any other
 
@@ -307,8 +348,8 @@ class FastExchange:
         if upstream is not None:
             upstream.received(data)
 
-    def become(self) -> Exchange:
-        """The exchange that this request would be by now, had it come the long way."""
+    def become(self, *, attached: bool = True) -> Exchange:
+        """The exchange that this request would be by now, had it come the long way. `attached`: it still has its connection."""
         grant, upstream, gateway, client = self._grant, self._upstream, self._gateway, self._client
         if grant is None or upstream is None:
             raise RuntimeError("nothing runs here")
@@ -316,16 +357,15 @@ class FastExchange:
             self._path.flush()
         facts = self._facts(grant)
         permit = self._permit(grant, facts)
-        records = gateway.spool.open_records
-        records[facts.event_id] = records.pop(self._event_id)
         exchange = Exchange(gateway, client, facts, permit)
-        exchange.take_over(grant.replica, upstream)
+        flow, self._flow = self._flow, None
+        upstream.fast = None
+        exchange.take_over(grant.replica, upstream if attached else None, flow)
         self._running.discard(self)
         self._running.add(exchange)
-        gateway.telemetry.queue.observe(0.0, grant.deployment_id)
-        client.continues(exchange, self._known.head, grant.caller, facts.request_id, permit.lines)
+        streaming = flow is not None and flow.committed
+        client.continues(exchange, self._known.head, grant.caller, facts.request_id, permit.lines, streaming=streaming)
         self._grant = self._upstream = None
-        upstream.fast = None
         return exchange
 
     def _facts(self, grant: Grant) -> Facts:
@@ -363,7 +403,7 @@ class FastExchange:
     def not_recorded(self) -> None:
         """The disk has no room for it: nobody is asked."""
         exchange = self.become()
-        self._gateway.spool.open_records.pop(exchange.facts.event_id, None)
+        self._gateway.spool.open_records.pop(exchange.facts.event_id.encode(), None)
         exchange.not_recorded()
 
     # From the client, the clock and the gateway, as an exchange has them
@@ -389,18 +429,35 @@ class FastExchange:
         if self._upstream is not None:
             self._upstream.resume()
 
+    def now(self) -> float:
+        return self._path.now()
+
     def tick(self, now: float) -> None:
-        config = self._gateway.config
+        config, flow = self._gateway.config, self._flow
+        last_write, first = self._started, None
+        if flow is not None:
+            flow.moved(now)
+            last_write, first = flow.last_write, flow.first
         waited = now - self._started
-        if waited > min(config.first_byte, config.total) or (self._stream and waited >= config.keepalive):
+        silent = first is None and waited > config.first_byte
+        if silent or waited > config.total or (self._stream and now - last_write >= config.keepalive):
             self.become().tick(now)
 
     def cut(self, code: str, sentence: str) -> None:
         self.become().cut(code, sentence)
 
     def progress(self) -> UsageEvent | None:
-        """Nothing is known of it before its end."""
-        return None
+        """The event as it would be if the gateway died now; None when nothing has changed since the last."""
+        flow, grant = self._flow, self._grant
+        if flow is None or grant is None or flow.relay.reader.pieces == flow.told:
+            return None
+        reader = flow.relay.reader
+        flow.told = reader.pieces
+        facts, status = self._facts(grant), 200 if flow.committed else 503
+        seconds = self._path.now() - self._started
+        return event_of(
+            facts, self._gateway.config.name, Outcome.INTERRUPTED, status, bill_of(facts, reader), seconds=seconds, first_token=flow.first
+        )  # fmt: skip
 
     def _find(self, model: str) -> Grant | None:
         path, endpoint = self._path, self._known.place.endpoint

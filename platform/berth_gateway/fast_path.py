@@ -8,7 +8,7 @@ later still, together (docs/gateway.md, "The usual request").
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from berth_gateway import grant
 from berth_gateway.admit import Caller
@@ -26,19 +26,9 @@ MOST_GRANTS = 20_000
 MOST_ENDED = 512  # answers whose counting waits
 
 
-class Ended(NamedTuple):
-    """A usual request that was answered to the end. Times in microseconds, `at` in Unix seconds."""
-
-    grant: Grant
-    stream: bool
-    request_id: bytes
-    at: float
-    lasted: int
-    first: int
-    prompt: int
-    cached: int
-    completion: int
-    reasoning: int
+# A usual request that was answered to the end: grant, whether it streamed, request id, when it was accepted (Unix seconds), how long it
+# took and how long to the first token (microseconds), prompt, cached, completion and reasoning tokens.
+Ended = tuple[Grant, bool, bytes, float, int, int, int, int, int, int]
 
 
 class FastPath:
@@ -51,6 +41,7 @@ class FastPath:
         self.generation = 0
         self.open = False
         self.connected = False
+        self.funded = False  # whether what is held of budgets may be used
         self.workers = 1
         self.due = False
         self.records: list[bytes] = []
@@ -75,10 +66,8 @@ class FastPath:
         """Whether requests may come this way now; looked at several times a second and whenever something of it changes."""
         gateway = self._gateway
         self.connected, self.workers = gateway.gate.connected, gateway.gate.workers
-        limited = self.connected or gateway.gate.alone
-        self.open = (
-            limited and gateway.room and not gateway.draining and gateway.store.usable(gateway.wall()) is not None
-        )
+        self.funded = self.connected or gateway.gate.alone
+        self.open = gateway.room and not gateway.draining and gateway.store.usable(gateway.wall()) is not None
 
     def grants_of(self, caller: Caller, endpoint: Endpoint) -> dict[str, Grant]:
         """By the names of models."""
@@ -148,16 +137,15 @@ class FastPath:
         gateway = self._gateway
         if gateway.config.log_requests:
             add = gateway.log.add_line
-            for each in ended:
-                found = each.grant.stream_stencil if each.stream else each.grant.stencil
-                at = each.at + each.lasted / 1e6
-                add(found.line(at, each.request_id, each.prompt, each.completion, each.lasted, each.first))
+            for found, stream, request_id, wall, lasted, first, prompt, _, completion, _ in ended:
+                stencil = found.stream_stencil if stream else found.stencil
+                add(stencil.line(wall + lasted / 1e6, request_id, prompt, completion, lasted, first))
         by_grant: dict[Grant, list[Ended]] = {}
         for each in ended:
-            by_grant.setdefault(each.grant, []).append(each)
-        for found_, some in by_grant.items():
-            gateway.raw_telemetry.ended_well(found_.deployment_id, found_.endpoint.name, some)
-            gateway.raw_loads.ended_well(found_.deployment_id, some)
+            by_grant.setdefault(each[0], []).append(each)
+        for found, some in by_grant.items():
+            gateway.raw_telemetry.ended_well(found.deployment_id, found.endpoint.name, some)
+            gateway.raw_loads.ended_well(found.deployment_id, some)
 
 
 def _at_once(what: Callable[[], None]) -> None:

@@ -34,6 +34,7 @@ class Grant:
     """`since` and `until` in Unix seconds, prices in 10^-12 of the currency for a token."""
 
     __slots__ = (
+        "before",
         "budgets",
         "cached_price",
         "caller",
@@ -46,7 +47,6 @@ class Grant:
         "fills_context",
         "generation",
         "input_price",
-        "model",
         "more",
         "output_price",
         "plain",
@@ -62,10 +62,12 @@ class Grant:
         "slots",
         "spot",
         "stencil",
+        "stream_head",
         "stream_options",
         "stream_stencil",
         "tokens",
         "until",
+        "waited",
         "whole",
     )
 
@@ -82,6 +84,7 @@ class Grant:
         self._price(wall)
         self._address(gateway, replica)
         self.counts = gateway.loads.of(route.deployment_id)
+        self.waited = gateway.telemetry.queue.cell(route.deployment_id)[0]
         told = (gateway.config.name, caller.org.org_id, caller.key.key_id, route, endpoint.name)
         self.stencil = Stencil(*told, stream=False)
         self.stream_stencil = Stencil(*told, stream=True)
@@ -118,12 +121,20 @@ class Grant:
             f"authorization: Bearer {replica.secret}\r\ncontent-type: application/json\r\nx-request-id: req_"
         ).encode("latin-1")
         model = msgspec.json.encode(route.name).replace(b"%", b"%%")
-        self.model = msgspec.json.encode(route.name)
         self.plain = (
             b'{"id":"%b%%b","object":"%b","created":%%d,"model":%b,"choices":%%b,"usage":{"prompt_tokens":%%d,'
             b'"completion_tokens":%%d,"total_tokens":%%d,"prompt_tokens_details":{"cached_tokens":%%d},'
             b'"completion_tokens_details":{"reasoning_tokens":%%d}}}'
         ) % (self.endpoint.id_prefix.encode(), self.endpoint.answer_object.encode(), model)
+        self.before = (b'data: {"id":"%b%%b","object":"%b","created":%%d,"model":%b,"choices":') % (
+            self.endpoint.id_prefix.encode(),
+            self.endpoint.chunk_object.encode(),
+            model,
+        )
+        self.stream_head = (
+            b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\ncontent-type: text/event-stream; charset=utf-8\r\n"
+            b"cache-control: no-cache\r\nx-accel-buffering: no\r\nx-request-id: req_%b\r\n%bopenai-processing-ms: %%d\r\n\r\n"
+        )
         self.reply = (
             b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\nx-request-id: req_%b\r\n"
             b"%bopenai-processing-ms: %d\r\n\r\n%b"
@@ -140,8 +151,8 @@ def find(gateway: Gateway, caller: Caller, endpoint: Endpoint, model: str, wall:
         admit.check_serves(route, endpoint)
         if route.state is not RouteState.READY or len(route.replicas) != 1 or route.shadow is not None:
             return None
-        if wish_of(caller, route) is not None:
-            return None  # what is to be kept has to be seen
+        if wish_of(caller, route) is not None or gateway.tracing is not None:
+            return None  # what is to be kept, or traced, has to be seen
         return Grant(gateway, caller, endpoint, route, wall)
     except Refusal:
         return None

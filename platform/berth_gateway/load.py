@@ -87,15 +87,16 @@ class Loads:
     def ended_well(self, deployment: str, ended: Iterable[Ended]) -> None:
         """Requests that were counted in flight where they ran, and have been answered."""
         counts = self.of(deployment)
-        for each in ended:
+        for _, _, _, wall, lasted, first, prompt, cached, completion, _ in ended:
+            counts.active_at = max(counts.active_at, wall + lasted / 1e6)
             counts.answers += 1
-            counts.first_token_seconds += each.first / 1e6
-            counts.prompt_tokens += each.prompt
-            counts.cached_tokens += each.cached
-            counts.completion_tokens += each.completion
-            if each.completion > 1:
-                counts.decode_tokens += each.completion - 1
-                counts.decode_seconds += (each.lasted - each.first) / 1e6
+            counts.first_token_seconds += first / 1e6
+            counts.prompt_tokens += prompt
+            counts.cached_tokens += cached
+            counts.completion_tokens += completion
+            if completion > 1:
+                counts.decode_tokens += completion - 1
+                counts.decode_seconds += (lasted - first) / 1e6
 
     def in_flight(self) -> dict[str, int]:
         """Requests that are with a replica now, by deployment."""

@@ -61,23 +61,49 @@ class AnyRelay(Protocol):
 class Relay:
     """Choices, as chat/completions and completions have them. A retry on another replica gets a new one."""
 
-    __slots__ = ("_aggregate", "_before", "_facts", "_splitter", "answer_id", "media", "reader")
+    __slots__ = (
+        "_aggregate",
+        "_before",
+        "_created",
+        "_include_usage",
+        "_model",
+        "_object",
+        "_splitter",
+        "answer_id",
+        "media",
+        "reader",
+    )
 
     def __init__(self, facts: Facts) -> None:
-        endpoint = facts.endpoint
-        self.media = EVENT_STREAM
-        self.reader = ChunkReader(facts.prepared.choices)
+        endpoint, prepared = facts.endpoint, facts.prepared
         self.answer_id = f"{endpoint.id_prefix}{facts.event_id.replace('-', '')}"
-        self._facts = facts
-        self._splitter = EventSplitter()
-        self._aggregate = None if facts.prepared.stream else Aggregate(chat=endpoint.chat)
         constant = {
             "id": self.answer_id,
             "object": endpoint.chunk_object,
             "created": int(facts.accepted_at),
             "model": facts.route.name,
         }
-        self._before = b"data: " + msgspec.json.encode(constant)[:-1] + b',"choices":'
+        self._begin(
+            b"data: " + msgspec.json.encode(constant)[:-1] + b',"choices":', prepared.choices, prepared.include_usage
+        )
+        self._created, self._model = int(facts.accepted_at), facts.route.name
+        self._object = endpoint.answer_object
+        self._aggregate = None if prepared.stream else Aggregate(chat=endpoint.chat)
+
+    def _begin(self, before: bytes, choices: int, include_usage: bool) -> None:
+        self.media = EVENT_STREAM
+        self.reader = ChunkReader(choices)
+        self._splitter = EventSplitter()
+        self._before = before
+        self._include_usage = include_usage
+
+    @classmethod
+    def streaming(cls, before: bytes, *, include_usage: bool) -> Relay:
+        """For a client that streams one choice, where it is known what each event begins with."""
+        relay = cls.__new__(cls)
+        relay._begin(before, 1, include_usage)
+        relay._aggregate = None
+        return relay
 
     def feed(self, data: bytes) -> Relayed:
         try:
@@ -137,7 +163,7 @@ class Relay:
 
     def last_events(self, usage: Counts) -> bytes:
         """What ends a stream: the usage, if the client asked for it, and [DONE]."""
-        if not self._facts.prepared.include_usage:
+        if not self._include_usage:
             return DONE
         return b'%b[],"usage":%b}\n\n%b' % (self._before, msgspec.json.encode(usage_json(usage)), DONE)
 
@@ -147,9 +173,9 @@ class Relay:
             return None
         return self._aggregate.answer(
             id_=self.answer_id,
-            object_=self._facts.endpoint.answer_object,
-            created=int(self._facts.accepted_at),
-            model=self._facts.route.name,
+            object_=self._object,
+            created=self._created,
+            model=self._model,
             usage=usage,
         )
 

@@ -29,9 +29,8 @@ class Spool:
         self._folder = folder
         self._segment_bytes = segment_bytes
         self._segments: list[Segment] = []
-        self.open_records: dict[
-            object, bytes
-        ] = {}  # by event id, as they stand in the file: carried into each new segment
+        # By event id, as they stand in the file: carried into each new segment.
+        self.open_records: dict[bytes, bytes] = {}
         self._late: list[bytes] = []  # settled, but the disk was full
         self._fd = -1
         self._unsynced: list[int] = []  # descriptors of finished segments, to be synced and closed
@@ -73,11 +72,11 @@ class Spool:
         """Before a request goes upstream. Raises SpoolFull: then it must not go."""
         record = frame(OPEN, event)
         self.write(record)
-        self.open_records[event.event_id] = record
+        self.open_records[event.event_id.encode()] = record
 
     def progress(self, events: list[UsageEvent]) -> None:
         """The state of running requests. Best effort: without it a killed gateway bills what it last knew."""
-        records = {event.event_id: frame(OPEN, event) for event in events}
+        records = {event.event_id.encode(): frame(OPEN, event) for event in events}
         self.open_records.update(records)
         try:
             self._write(b"".join(records.values()))
@@ -86,7 +85,7 @@ class Spool:
 
     def settle(self, event: UsageEvent) -> None:
         """The end of a request; exactly once for each accepted one. Kept in memory if the disk is full, and tried again."""
-        self.open_records.pop(event.event_id, None)
+        self.open_records.pop(event.event_id.encode(), None)
         self.settle_record(frame(SETTLED, event))
 
     def settle_record(self, record: bytes) -> None:

@@ -161,6 +161,7 @@ METRICS = (
     Metric("berth_gateway_usage_shipped_total", Counter, "Usage events written to the stream, repeats included."),
     Metric("berth_gateway_valkey_failures_total", Counter, "Attempts that Valkey did not answer.", ("job",)),
     Metric("berth_gateway_records_total", Counter, "Inference records: shipped, or dropped and why.", ("outcome",)),
+    Metric("berth_gateway_traces_total", Counter, "Traced requests: exported, failed or dropped.", ("outcome",)),
     Metric("berth_gateway_cut_total", Counter, "Running requests that the gateway ended.", ("reason",)),
     Metric("berth_gateway_in_flight", Gauge, "Accepted requests that run."),
     Metric("berth_gateway_queued", Gauge, "Requests that wait for a replica."),
@@ -236,6 +237,7 @@ class Telemetry:
         self.shipped = counter("usage_shipped_total")
         self.link_failures = counter("valkey_failures_total")
         self.cut = counter("cut_total")
+        self.traces = counter("traces_total")
         self.records = counter("records_total")
         self._gauges: list[Gauge | Gauges] = [
             Gauge(metric.name, metric.help, gauges[metric.name]) for metric in METRICS if metric.kind is Gauge
@@ -289,21 +291,21 @@ class Telemetry:
         count = prompt = cached = completion = reasoning = 0
         durations, seconds = usual.duration
         firsts, first_seconds = usual.first
-        for each in ended:
-            lasted, first = each.lasted / 1e6, each.first / 1e6
+        for _, _, _, _, lasted_us, first_us, of_prompt, of_cached, tokens, of_reasoning in ended:
+            lasted, first = lasted_us / 1e6, first_us / 1e6
             count += 1
-            prompt += each.prompt
-            cached += each.cached
-            completion += each.completion
-            reasoning += each.reasoning
+            prompt += of_prompt
+            cached += of_cached
+            completion += tokens
+            reasoning += of_reasoning
             durations[bisect_left(SECONDS, lasted)] += 1
             seconds[0] += lasted
             firsts[bisect_left(SECONDS, first)] += 1
             first_seconds[0] += first
-            if each.completion > 1:
+            if tokens > 1:
                 if usual.output is None:
                     usual.output = self.output_token.cell(deployment)
-                observe(usual.output, (lasted - first) / (each.completion - 1))
+                observe(usual.output, (lasted - first) / (tokens - 1))
         usual.prompt[0] += prompt
         usual.cached[0] += cached
         usual.completion[0] += completion
@@ -311,7 +313,6 @@ class Telemetry:
         self.responses.add(deployment, "2xx", by=count)
         self.requests.add(deployment, endpoint, Outcome.OK, by=count)
         self.counted_by.add(CountedBy.ENGINE, by=count)
-        self.queue.cell(deployment)[0][0] += count
 
     def keep_only(self, deployments: Container[str]) -> None:
         """Forgets what was counted for deployments that are gone, so that labels do not pile up."""

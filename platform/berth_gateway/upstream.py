@@ -110,6 +110,10 @@ class Upstream:
         self._body, self._buffer, self._started, self._keep = None, b"", False, False
         self._reused = True
 
+    def hand_to(self, asker: Asker) -> None:
+        """The rest of the answer is this asker's."""
+        self._asker = asker
+
     def release(self) -> None:
         """The asker has all it wants. The connection is kept if the rest of the answer ends as it should."""
         self._asker = self.short_cut = self.express = None

@@ -5,12 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from zlib import crc32
+
+import msgspec
 
 from berth_gateway.client import Client
 from berth_gateway.config import Config
 from berth_gateway.contract import UsageEvent
 from berth_gateway.gateway import Gateway
 from berth_gateway.logs import Log
+from berth_gateway.records import HEADER, SETTLED
 from berth_gateway.snapshot import SnapshotStore, Verdict
 from berth_gateway.spool import Spool
 from berth_gateway.upstream import Upstream
@@ -105,13 +109,21 @@ class Core:
         self.gateway.dial = self._dial
         self.refuse_connections = False
         self.events: list[UsageEvent] = []
-        settle = self.gateway.spool.settle
+        settle, write = self.gateway.spool.settle, self.gateway.spool.write
 
         def watch(event: UsageEvent) -> None:
             settle(event)
             self.events.append(event)
 
+        def watch_records(records: bytes, settled: int = 0) -> None:
+            write(records, settled)
+            if settled:
+                found = [event for kind, event in unpacked(records) if kind == SETTLED]
+                assert len(found) == settled
+                self.events.extend(found)
+
         self.gateway.spool.settle = watch  # type: ignore[method-assign]
+        self.gateway.spool.write = watch_records  # type: ignore[method-assign]
 
     def _dial(self, upstream: Upstream) -> None:
         if self.refuse_connections:
@@ -151,6 +163,17 @@ class Core:
 
     def close(self) -> None:
         self.gateway.spool.close()
+
+
+def unpacked(records: bytes) -> list[tuple[int, UsageEvent]]:
+    """Kind and event of each record."""
+    out = []
+    while records:
+        length, crc, kind = HEADER.unpack(records[: HEADER.size])
+        payload, records = records[HEADER.size : HEADER.size + length], records[HEADER.size + length :]
+        assert crc32(payload, kind) == crc
+        out.append((kind, msgspec.msgpack.decode(payload, type=UsageEvent)))
+    return out
 
 
 class _Lines(Log):

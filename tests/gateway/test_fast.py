@@ -1,0 +1,282 @@
+"""The short way of usual requests gives what the long way gives: to the engine, to the client, on disk, in limits, budgets and figures."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from berth_gateway.contract import Budget, BudgetScope, Limits, Period, Price
+from berth_gateway.fast import FastExchange
+from tests.gateway.core import Core, Wire
+from tests.gateway.harness import World, chat_chunk, chunked, event, plain, raw_post, usage
+
+IDS = re.compile(rb"[0-9a-f]{32}|[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+STREAM = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
+
+
+def a_world(engine: str = "vllm", *, slots: int | None = None, limited: bool = True) -> World:
+    """acme/model, with limits of every kind, a price that rises, and two budgets."""
+    world = World()
+    world.route("acme/model", 7001, engine=engine)
+    route = world.routes[0]
+    replicas = tuple(msgspec.structs.replace(each, slots=slots) for each in route.replicas)
+    prices = (Price(0, 150, 15, 600), Price(1_800_001_030, 300, 30, 1200))
+    limits = Limits(rpm=50, tpm=400_000, concurrency=6) if limited else None
+    world.routes[0] = msgspec.structs.replace(route, replicas=replicas, prices=prices, limits=limits)
+    if limited:
+        key = world.keys[0]
+        world.keys[0] = msgspec.structs.replace(key, limits=Limits(rpm=40, concurrency=5))
+        org = key.org_id
+        periods = (Period("total", 0.0, 4e9),)
+        world.budgets = [
+            Budget("b1", org, BudgetScope.ORG, org, 40_000_000, 1, periods),
+            Budget("b2", org, BudgetScope.KEY, key.key_id, 30_000_000, 1, periods),
+        ]
+    return world
+
+
+class Way:
+    """A gateway whose requests come the short way, or all the long one."""
+
+    def __init__(self, folder: Path, world: World, *, fast: bool) -> None:
+        self.core = core = Core(folder, world)
+        gateway = core.gateway
+        gateway.gate.alone = True
+        if not fast:
+
+            def closed() -> None:
+                gateway.fast.open = False
+
+            gateway.fast.look = closed  # type: ignore[method-assign]
+        gateway.limits_changed()
+        gateway.fast.look()
+        self.clients: list[tuple[Any, Wire]] = []
+        self.short = 0
+
+    def warm(self, count: int, form: bytes) -> None:
+        """Connections of clients whose head is known, connections to the engine that are idle, and the form of its answers."""
+        for _ in range(count):
+            self.clients.append(self.core.ask(max_tokens=5))
+        for each in self.core.dialled:
+            each.send(form)
+        for _, wire in self.clients:
+            wire.out = b""
+
+    def ask(self, at: int, body: dict[str, Any], cut: int = 0) -> None:
+        client, wire = self.clients[at]
+        data = raw_post("/v1/chat/completions", json.dumps(body).encode(), self.core.world.token)
+        for piece in [data[:cut], data[cut:]] if cut else [data]:
+            if wire.open:
+                client.received(piece)
+        self.short += isinstance(client._exchange, FastExchange)
+
+    def answer(self, number: int, answer: tuple[bytes, bytes], cuts: list[int]) -> None:
+        """The engine answers one of the requests that run: with the first if it asks for no stream, with the second if it does."""
+        busy = [each for each in self.core.dialled if each.upstream.fast or each.upstream._asker]
+        if busy:
+            each = busy[number % len(busy)]
+            data = answer[b'"stream":true' in each.wire.out[each.wire.out.rfind(b"POST ") :]]
+            for a, b in itertools.pairwise([0, *sorted({cut for cut in cuts if cut < len(data)}), len(data)]):
+                each.send(data[a:b])
+
+    def leave(self, at: int, _: float) -> None:
+        client, wire = self.clients[at]
+        if wire.open:
+            wire.closed = True
+            client.lost()
+
+    def wait(self, _: int, seconds: float) -> None:
+        self.core.pass_time(seconds)
+
+    def drop(self, number: int, _: float) -> None:
+        """The engine closes a connection."""
+        if number < len(self.core.dialled):
+            self.core.dialled[number].upstream.lost()
+
+    def snapshot(self, _: int, __: float) -> None:
+        self.core.gateway.offer_snapshot(self.core.world.next().signed())
+
+    def full(self, at: int, _: float) -> None:
+        client, wire = self.clients[at]
+        if wire.open:
+            client.full()
+            client.drained()
+
+    def cut(self, _: int, __: float) -> None:
+        for exchange in list(self.core.gateway.exchanges):
+            if len(self.core.gateway.exchanges) == 1:
+                exchange.cut("service_unavailable", "The gateway is stopping.")
+
+    def state(self) -> dict[str, Any]:
+        core, gateway = self.core, self.core.gateway
+        now = gateway.now()
+        gateway.tick()
+        pools = {
+            pool.name: (
+                pool.remaining(now, connected=False),
+                pool.in_use,
+                pool.own.used,
+                pool.spare if pool.in_use else 0,
+            )
+            for pool in gateway.gate.pools
+        }
+        core.log.flush()
+        lines = [json.loads(IDS.sub(b"ID", line)) for line in core.log.written if b'"request"' in line]
+        for line in lines:
+            del line["at"]
+        loads, _ = gateway.loads.take()
+        return {
+            "engine": [IDS.sub(b"ID", each.wire.out) for each in core.dialled],
+            "client": [IDS.sub(b"ID", wire.out) for _, wire in self.clients],
+            "closed": [(wire.open, wire.paused) for _, wire in self.clients],
+            "events": [msgspec.structs.replace(each, event_id="") for each in core.events],
+            "pools": pools,
+            "purses": {p.name: (p.claim, p.spent, p.reserved) for p in gateway.gate.purses},
+            "loads": {name: msgspec.msgpack.decode(load) for name, load in loads.items()},
+            "running": (len(gateway.exchanges), gateway.router.in_flight(), len(gateway.spool.open_records)),
+            "metrics": gateway.metrics(),
+            "log": sorted(lines, key=str),
+        }
+
+
+def whole(words: int, cached: int | None = None, prompt: int = 11, **more: Any) -> bytes:
+    """A plain answer as an engine writes it."""
+    message = {"role": "assistant", "content": "w " * words}
+    choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": "stop", "stop_reason": None}
+    figures: dict[str, Any] = {"prompt_tokens": prompt, "completion_tokens": words, "total_tokens": prompt + words}
+    if cached is not None:
+        figures["prompt_tokens_details"] = {"cached_tokens": cached}
+    return json.dumps({"id": "e", "created": 1, "model": "m", "choices": [choice], "usage": figures, **more}).encode()
+
+
+def streamed(words: list[str], running: bool, *, done: bool = True, figure: int | None = None) -> list[bytes]:
+    """An answer's events, each in a chunk of its own, and the end of the body."""
+    events = [event(chat_chunk({"role": "assistant", "content": ""}))]
+    for number, word in enumerate(words, 1):
+        events.append(event(chat_chunk({"content": word}, **(usage(11, number) if running else {}))))
+    events.append(event(chat_chunk({}, "stop")))
+    events.append(event({**chat_chunk({}), "choices": [], **usage(11, len(words) if figure is None else figure, 3)}))
+    if done:
+        events.append(event("[DONE]"))
+    return [b"%x\r\n%b\r\n" % (len(each), each) for each in events] + [b"0\r\n\r\n"]
+
+
+BODIES = st.fixed_dictionaries(
+    {"model": st.sampled_from(["acme/model"] * 9 + ["acme/other"])},
+    optional={
+        "max_tokens": st.sampled_from([1, 7, 64, 5000, 10**9]),
+        "max_completion_tokens": st.sampled_from([3, 80]),
+        "temperature": st.sampled_from([0, 0.5, 1]),
+        "top_p": st.just(0.9),
+        "stop": st.sampled_from(["x", ["a", "b"]]),
+        "seed": st.just(4),
+        "user": st.just("u"),
+        "n": st.just(1),
+        "logprobs": st.just(True),
+    },
+)
+MESSAGES = st.lists(
+    st.fixed_dictionaries(
+        {"role": st.sampled_from(["user", "system", "assistant"]), "content": st.text(max_size=30)},
+        optional={"name": st.just("bob")},
+    ),
+    min_size=1,
+    max_size=3,
+)
+
+
+TEXTS = st.lists(st.one_of(st.text(max_size=5), st.sampled_from(["a", '"', "\\", "w "])), min_size=1, max_size=5)
+GOOD = st.tuples(
+    st.builds(lambda words, cached: plain(200, whole(words, cached)), st.integers(1, 5), st.sampled_from([None, 0, 5])),
+    st.builds(lambda words, running: STREAM + b"".join(streamed(words, running)), TEXTS, st.booleans()),
+)
+ODD = st.tuples(
+    st.one_of(
+        st.builds(lambda words, cached: plain(200, whole(words, cached)), st.integers(0, 70), st.sampled_from([0, 50])),
+        st.sampled_from(
+            [plain(200, b"{}"), plain(500, b"{}"), plain(400, b'{"error":{"message":"x"}}'), plain(429, b"{}")]
+        ),
+    ),
+    st.one_of(
+        st.builds(
+            lambda words, figure: STREAM + b"".join(streamed(words, True, figure=figure)), TEXTS, st.integers(0, 9)
+        ),
+        st.builds(lambda words: STREAM + b"".join(streamed(words, False, done=False)), TEXTS),
+        st.builds(lambda words: STREAM + b"".join(streamed(words, False)[:-4]), TEXTS),
+        st.sampled_from([plain(200, b"{}"), plain(500, b"{}"), plain(400, b'{"error":{"message":"x"}}')]),
+    ),
+)
+CUTS = st.one_of(st.just([]), st.lists(st.integers(1, 1500), max_size=4))
+
+
+@st.composite
+def steps(draw: st.DrawFn) -> list[tuple[Any, ...]]:
+    """What three clients, the engine, the clock and the control plane do, one after the other."""
+    out: list[tuple[Any, ...]] = []
+    for _ in range(draw(st.integers(2, 9))):
+        kind = draw(
+            st.sampled_from(["ask"] * 7 + ["answer"] * 7 + ["leave", "wait", "drop", "snapshot", "full", "cut"])
+        )
+        if kind == "ask":
+            usual = draw(st.integers(0, 4)) > 0
+            body: dict[str, Any] = {
+                "model": "acme/model",
+                "messages": [{"role": "user", "content": draw(st.text(max_size=9))}],
+            }
+            body.update({"max_tokens": draw(st.sampled_from([7, 64]))} if usual else draw(BODIES))
+            if not usual:
+                body["messages"] = draw(MESSAGES)
+            if draw(st.booleans()):
+                body["stream"] = True
+                if draw(st.booleans()):
+                    body["stream_options"] = {"include_usage": draw(st.booleans())}
+            out.append((kind, draw(st.integers(0, 2)), body, draw(st.sampled_from([0, 0, 0, 40, 230]))))
+        elif kind == "answer":
+            answer = draw(GOOD if draw(st.integers(0, 4)) else ODD)
+            out.append((kind, draw(st.integers(0, 2)), answer, draw(CUTS)))
+        else:
+            out.append((kind, draw(st.integers(0, 2)), draw(st.sampled_from([0.05, 0.3, 20.0]))))
+    return out
+
+
+def play(way: Way, script: list[tuple[Any, ...]]) -> None:
+    for kind, number, what, *more in script:
+        way.core.clock += 0.013
+        getattr(way, kind)(number, what, *more)
+
+
+def run(script: list[tuple[Any, ...]], world: World, engine: str, *, fast: bool) -> tuple[dict[str, Any], int]:
+    """What is there at the end, and how many requests came the short way."""
+    with tempfile.TemporaryDirectory() as folder:
+        way = Way(Path(folder), world, fast=fast)
+        form = plain(200, whole(3)) if engine != "llamacpp" else STREAM + chunked(*streamed_events(["a"]))
+        way.warm(3, form)
+        play(way, script)
+        state = way.state()
+        way.core.close()
+        return state, way.short
+
+
+@settings(max_examples=150, deadline=None)
+@given(steps(), st.sampled_from(["vllm", "llamacpp", "openai"]), st.booleans())
+def test_both_ways_are_the_same(script: list[tuple[Any, ...]], engine: str, limited: bool) -> None:
+    world = a_world(engine, limited=limited)
+    before = world.version, world.issued_at
+    short, _ = run(script, world, engine, fast=True)
+    world.version, world.issued_at = before
+    long, none = run(script, world, engine, fast=False)
+    assert none == 0
+    for name, one in short.items():
+        assert one == long[name], name
+
+
+def streamed_events(words: list[str]) -> list[bytes]:
+    return [each.partition(b"\r\n")[2][:-2] for each in streamed(words, False)[:-1]]

@@ -10,6 +10,7 @@ from berth_gateway import meter
 from berth_gateway.admit import Caller
 from berth_gateway.contract import USAGE_FORMAT, Outcome, Route, UsageEvent
 from berth_gateway.endpoint import Endpoint, Prepared
+from berth_gateway.trace import Trace
 
 
 class Reader(Protocol):
@@ -47,6 +48,7 @@ class Facts(Struct, frozen=True):
     accepted_at: float
     started: float
     patience: float | None = None  # seconds that its client can wait for an answer; None: it does not say
+    trace: Trace | None = None  # None: it is not traced
 
 
 def prompt_estimate(facts: Facts) -> int:

@@ -111,6 +111,7 @@ class Branch:
             self.facts.request_id,
             prepared.body,
             prepared.content_type,
+            "" if self.facts.trace is None else self.facts.trace.outgoing,
         )
 
     def turned_away(self, code: str, sentence: str, retry_after: int | None) -> None:

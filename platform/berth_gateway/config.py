@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 from berth_gateway.addresses import Network
 from berth_gateway.contract import worker_name
@@ -96,13 +96,42 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("BERTH_GATEWAY_QUEUE_LENGTH", "512", "Requests of one deployment that may wait for a replica; then 503."),
     Setting("BERTH_GATEWAY_QUEUE_SECONDS", "60", "How long a request may wait while all replicas are busy; then 503."),
     Setting("BERTH_GATEWAY_DRAIN_SECONDS", "30", "How long running requests may go on after SIGTERM."),
+    Setting(
+        "BERTH_OTEL_EXPORTER_OTLP_ENDPOINT",
+        "",
+        "Base URL of an OpenTelemetry collector (OTLP over HTTP, JSON); traces go to /v1/traces there. Empty: "
+        "OTEL_EXPORTER_OTLP_ENDPOINT, and without that no traces.",
+    ),
+    Setting(
+        "BERTH_OTEL_EXPORTER_OTLP_HEADERS",
+        "",
+        "Headers for the collector, as name=value, separated by commas. Empty: OTEL_EXPORTER_OTLP_HEADERS.",
+    ),
+    Setting(
+        "BERTH_OTEL_SAMPLE", "1", "Share of requests that are traced, 0 to 1, of those that no caller decides for."
+    ),
     Setting("BERTH_GATEWAY_LOG_REQUESTS", "1", "1: one log line for each request, without content."),
 )
 
 # What a gateway alone does not need.
 _SHARED = frozenset({"REDIS_URL", "BERTH_SNAPSHOT_PUBLIC_KEY_FILE", "BERTH_USAGE_KEY_FILE"})
 
+_HEADER = re.compile(r"[A-Za-z0-9-]{1,64}\Z")
+_STANDARD = {  # where OpenTelemetry's own name stands for ours
+    "BERTH_OTEL_EXPORTER_OTLP_ENDPOINT": "OTEL_EXPORTER_OTLP_ENDPOINT",
+    "BERTH_OTEL_EXPORTER_OTLP_HEADERS": "OTEL_EXPORTER_OTLP_HEADERS",
+}
+
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,59}\Z")
+
+
+@dataclass(frozen=True, slots=True)
+class Otlp:
+    """Where traces go, with which headers, and how many (0 to 1)."""
+
+    url: str
+    headers: tuple[tuple[str, str], ...] = ()
+    sample: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +165,7 @@ class Config:
     tls_key: Path | None = None
     snapshot_file: Path | None = None
     trusted_proxies: tuple[Network, ...] = ()
+    otlp: Otlp | None = None
 
     @classmethod
     def from_environ(cls, environ: Mapping[str, str] = os.environ) -> Config:
@@ -143,7 +173,7 @@ class Config:
         values: dict[str, str] = {}
         alone = bool(environ.get("BERTH_GATEWAY_SNAPSHOT_FILE"))
         for setting in SETTINGS:
-            value = environ.get(setting.name) or setting.default
+            value = environ.get(setting.name) or environ.get(_STANDARD.get(setting.name, "")) or setting.default
             if setting.name == "REDIS_URL":
                 value = value or _text_of(environ.get("REDIS_URL_FILE"))
             if alone and setting.name in _SHARED:
@@ -191,6 +221,7 @@ class Config:
             tls_key=key,
             snapshot_file=read.file("BERTH_GATEWAY_SNAPSHOT_FILE"),
             trusted_proxies=read.networks("BERTH_GATEWAY_TRUSTED_PROXIES"),
+            otlp=read.otlp(),
         )
 
     def for_worker(self, number: int) -> Config:
@@ -265,6 +296,27 @@ class _Reader:
             return tuple(ipaddress.ip_network(text) for text in texts)
         except ValueError:
             raise ConfigError(f"{name} must be networks such as 10.0.0.0/8, separated by commas.") from None
+
+    def otlp(self) -> Otlp | None:
+        base = self._values["BERTH_OTEL_EXPORTER_OTLP_ENDPOINT"]
+        try:
+            share = float(self._values["BERTH_OTEL_SAMPLE"])
+        except ValueError:
+            share = -1.0
+        if not 0 <= share <= 1:
+            raise ConfigError("BERTH_OTEL_SAMPLE must be a number from 0 to 1.")
+        if not base:
+            return None
+        url = urlsplit(base)
+        if url.scheme not in ("http", "https") or not url.hostname:
+            raise ConfigError("BERTH_OTEL_EXPORTER_OTLP_ENDPOINT must be a URL such as http://127.0.0.1:4318.")
+        headers = []
+        for pair in filter(None, self._values["BERTH_OTEL_EXPORTER_OTLP_HEADERS"].split(",")):
+            name, mark, value = pair.partition("=")
+            if not mark or not _HEADER.match(name.strip()) or not value.isprintable():
+                raise ConfigError("BERTH_OTEL_EXPORTER_OTLP_HEADERS must be name=value, separated by commas.")
+            headers.append((name.strip(), unquote(value.strip())))
+        return Otlp(f"{base.rstrip('/')}/v1/traces", tuple(headers), share)
 
     def redis(self, name: str) -> str:
         url = urlsplit(self._values[name])

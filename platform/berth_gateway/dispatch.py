@@ -12,6 +12,7 @@ from berth_gateway.endpoint import Endpoint
 from berth_gateway.errors import Refusal
 from berth_gateway.head import RequestHead
 from berth_gateway.paths import Place
+from berth_gateway.trace import Trace
 
 if TYPE_CHECKING:
     from berth_gateway.gateway import Gateway
@@ -61,6 +62,7 @@ def admit_request(
     request_id: str,
     data: bytes,
     patience: float | None = None,
+    trace: Trace | None = None,
 ) -> Facts:
     """The request as it will be sent and accounted for. Raises Refusal. `patience`: seconds that it may wait for a replica."""
     gateway.check_accepting()
@@ -82,6 +84,7 @@ def admit_request(
         accepted_at=gateway.wall(),
         started=gateway.now(),
         patience=patience,
+        trace=trace,
     )
 
 

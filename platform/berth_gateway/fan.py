@@ -207,6 +207,13 @@ class Fan:
         self._gateway.telemetry.cut.add(code)
         self._fail(code, sentence, Outcome.INTERRUPTED)
 
+    @property
+    def waited(self) -> tuple[float | None, float | None]:
+        """When it asked for replicas, and when the first of its branches went to one, on the loop's clock."""
+        places = [branch.place for branch in self._branches if branch.place is not None]
+        sent = [place.sent_at for place in places if place.sent_at is not None]
+        return min((place.since for place in places), default=None), min(sent, default=None)
+
     # Accounts
 
     def progress(self) -> UsageEvent | None:

@@ -30,6 +30,8 @@ from berth_gateway.snapshot import Store, Verdict, View
 from berth_gateway.spool import Spool
 from berth_gateway.suspects import STRIKES, Suspects
 from berth_gateway.telemetry import Telemetry
+from berth_gateway.trace import Times, Trace
+from berth_gateway.tracing import Tracing
 
 if TYPE_CHECKING:
     from berth_gateway.client import Client
@@ -63,6 +65,9 @@ class Gateway:
         self.places = Places(self)
         self.raw_loads = Loads(wall, self.places.waiting)
         self.shadows = Shadows(self)
+        self.tracing: Tracing | None = None
+        if config.otlp is not None:
+            self.tracing = Tracing(config.otlp, config.name, lambda how, n: self.telemetry.traces.add(how, by=n))
         self.records = Records(now, lambda reason: self.telemetry.records.add(reason))
         self.suspects: Suspects[Address] = Suspects()
         self.raw_telemetry = Telemetry(self._gauges(), self._families())
@@ -197,11 +202,21 @@ class Gateway:
         self.gate.settle(exchange.permit, event)
         self.exchanges.discard(exchange)
         self.loads.settled(event)
+        if exchange.facts.trace is not None:
+            self._traced(exchange, exchange.facts.trace, event)
         if self.records.open:
             self.records.settled(event)
         self.telemetry.settled(event, breach=breach)
         if self.config.log_requests:
             self.log.request(exchange.facts.request_id, event)
+
+    def _traced(self, exchange: Exchange | Fan, trace: Trace, event: UsageEvent) -> None:
+        started = exchange.facts.started
+        queued, sent = (None if at is None else at - started for at in exchange.waited)
+        first = None if event.first_token_ms is None else event.first_token_ms / 1000
+        times = Times(queued, sent, first, event.duration_ms / 1000)
+        if self.tracing is not None:
+            self.tracing.ended(trace, exchange.facts.request_id, event, times)
 
     def dropped(self, exchange: Exchange | Fan) -> None:
         """A request that ended before any engine saw it: it was never accepted."""

@@ -57,6 +57,7 @@ class RequestHead(Struct, frozen=True, gc=False):
     read_timeout: float | None = None  # seconds that the client waits for bytes of an answer, as it says itself
     anthropic: bool = False  # it says which version of Anthropic's API it speaks
     forwarded: tuple[bytes, ...] = ()  # X-Forwarded-For, as it came
+    traceparent: bytes | None = None
 
     @property
     def has_body(self) -> bool:
@@ -107,6 +108,7 @@ _WANTED = frozenset(
         b"anthropic-version",
         b"x-stainless-read-timeout",
         b"x-forwarded-for",
+        b"traceparent",
     }
 )
 
@@ -149,6 +151,7 @@ def _request_head(parsed: Any) -> RequestHead:
         read_timeout=_seconds(found.get(b"x-stainless-read-timeout", [b""])[0]),
         anthropic=b"anthropic-version" in found,
         forwarded=tuple(found.get(b"x-forwarded-for", ())),
+        traceparent=found.get(b"traceparent", [None])[0],
     )
 
 
@@ -204,12 +207,20 @@ def read_response(data: bytes) -> ResponseHead | None:
 
 
 def write_request(
-    path: str, host: str, port: int, secret: str, request_id: str, body: bytes, content_type: str = "application/json"
+    path: str,
+    host: str,
+    port: int,
+    secret: str,
+    request_id: str,
+    body: bytes,
+    content_type: str = "application/json",
+    trace: str = "",
 ) -> bytes:
-    """The head and body that an engine gets. Nothing of the client's head is in it."""
+    """The head and body that an engine gets. Nothing of the client's head is in it but, where it is traced, the id of its trace."""
+    more = f"traceparent: {trace}\r\n" if trace else ""
     return (
         f"POST {path} HTTP/1.1\r\nhost: {host}:{port}\r\nauthorization: Bearer {secret}\r\n"
-        f"content-type: {content_type}\r\nx-request-id: {request_id}\r\ncontent-length: {len(body)}\r\n\r\n"
+        f"content-type: {content_type}\r\nx-request-id: {request_id}\r\n{more}content-length: {len(body)}\r\n\r\n"
     ).encode("latin-1") + body
 
 

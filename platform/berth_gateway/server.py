@@ -110,6 +110,8 @@ async def _serve(
         loop.add_signal_handler(number, stop.set)
     party = _party(gateway, usage_key)
     jobs = [*party.jobs(), _tick(gateway), _keep_durable(gateway)]
+    if gateway.tracing is not None:
+        jobs.append(gateway.tracing.run())
     if certificate is not None:
         jobs.append(certificate.watch(gateway.log))
     work = [loop.create_task(job) for job in jobs]
@@ -143,6 +145,8 @@ async def _serve(
     gateway.fast.work()
     gateway.spool.sync()
     await party.close()
+    if gateway.tracing is not None:
+        await gateway.tracing.flush()
     gateway.log.info("stopped", gateway=gateway.config.name)
     for task in done:
         task.result()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
 from datetime import datetime
 from statistics import median
 from uuid import UUID
@@ -15,9 +14,10 @@ from berth.billing.prices import PriceBook, book_for
 from berth.billing.spending import pico
 from berth.deployments import models as rooms
 from berth.deployments.secrets import replica_secret
+from berth.deployments.traffic import Split, split
 from berth.deployments.waking import sleep_of
 from berth.orgs.limits import for_gateways
-from berth_gateway.contract import PRICE_CEILING, Price, Replica, Route, RouteState
+from berth_gateway.contract import PRICE_CEILING, Price, Replica, RevisionWeight, Route, RouteState, Shadow
 
 _STARTING_PHASES = frozenset({"fetching", "verifying", "loading", "warming"})
 _STARTING_STATES = frozenset({rooms.State.QUEUED, rooms.State.STARTING, rooms.State.UPDATING, rooms.State.ASLEEP})
@@ -66,7 +66,9 @@ def build_routes(now: datetime, left_out: frozenset[str] = frozenset()) -> tuple
 def _route(
     deployment: rooms.Deployment, replicas: list[rooms.Replica], usual: float | None, book: PriceBook, now: datetime
 ) -> Route:
-    ready = _serving(replica for replica in replicas if replica.phase == "ready" and replica.port is not None)
+    answering = [replica for replica in replicas if replica.phase == "ready" and replica.port is not None]
+    parts = speaking_alike(split(deployment.traffic, answering, _revision_of))
+    ready = parts.serving
     starting = [replica for replica in replicas if replica.phase in _STARTING_PHASES]
     sleeping = deployment.sleeping
     state = route_state(
@@ -95,18 +97,9 @@ def _route(
         endpoints=_endpoints(newest.engine, newest.version.facts.get("pooling"), chat=chat),
         context_length=min(revision.context_length for revision in revisions.values()),
         created=int(deployment.created_at.timestamp()),
-        replicas=tuple(
-            Replica(
-                name=each.name,
-                host=each.host,
-                port=each.port or 0,
-                secret=replica_secret(each.name),
-                slots=each.revision.slots,
-                revision=each.revision.number,
-            )
-            for each in ready
-            if state is RouteState.READY
-        ),
+        replicas=tuple(map(_replica, ready)) if state is RouteState.READY else (),
+        weights=tuple(RevisionWeight(revision, weight) for revision, weight in parts.weights),
+        shadow=Shadow(tuple(map(_replica, parts.shadow)), parts.percent) if parts.shadow else None,
         ready_in_seconds=_time_left(starting, usual, now) if state is RouteState.LOADING else None,
         asleep_since=sleep_of(deployment) if sleeping else None,
         hold_seconds=deployment.hold_seconds,
@@ -138,13 +131,43 @@ def _prices(deployment: rooms.Deployment, book: PriceBook, now: datetime) -> tup
     )
 
 
-def _serving(ready: Iterable[rooms.Replica]) -> list[rooms.Replica]:
-    """Ready replicas that speak alike: the newest revision's engine decides, others of that engine serve on during an update."""
-    replicas = list(ready)
-    if not replicas:
-        return []
-    engine = max(replicas, key=lambda replica: replica.revision.number).revision.engine
-    return [replica for replica in replicas if replica.revision.engine == engine]
+def _revision_of(replica: rooms.Replica) -> int:
+    return replica.revision.number
+
+
+def _replica(replica: rooms.Replica) -> Replica:
+    return Replica(
+        name=replica.name,
+        host=replica.host,
+        port=replica.port or 0,
+        secret=replica_secret(replica.name),
+        slots=replica.revision.slots,
+        revision=replica.revision.number,
+    )
+
+
+def speaking_alike(parts: Split[rooms.Replica]) -> Split[rooms.Replica]:
+    """What of a split can be one route, which has one engine: where requests are weighed, that of the heavier side, else that of
+    the newest revision. Others of that engine serve on during an update; a shadow of another engine could not read the copies."""
+    if not parts.serving:
+        return parts
+    shares: dict[str, tuple[int, int]] = {}
+    weights = dict(parts.weights)
+    for replica in parts.serving:
+        revision = replica.revision
+        weight, newest = shares.get(revision.engine, (0, 0))
+        heavier = weights.pop(revision.number, 0)  # each revision counts once
+        shares[revision.engine] = (weight + heavier, max(newest, revision.number))
+    engine = max(shares, key=lambda name: shares[name])
+    serving = tuple(each for each in parts.serving if each.revision.engine == engine)
+    numbers = {each.revision.number for each in serving}
+    shadow = tuple(each for each in parts.shadow if each.revision.engine == engine)
+    return Split(
+        serving=serving,
+        weights=tuple(pair for pair in parts.weights if pair[0] in numbers),
+        shadow=shadow,
+        percent=parts.percent if shadow else 0,
+    )
 
 
 def _time_left(starting: list[rooms.Replica], usual: float | None, now: datetime) -> int | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 from decimal import Decimal
+from typing import Any
 
 import msgspec
 import pytest
@@ -16,7 +17,7 @@ from berth.deployments.secrets import replica_secret
 from berth.orgs.tenancy import new_id
 from berth.publishing.routes import route_state
 from berth.publishing.snapshot import build, dashboard_origins
-from berth_gateway.contract import Limits, MemberInfo, RouteState, Snapshot
+from berth_gateway.contract import Limits, MemberInfo, RevisionWeight, Route, RouteState, Snapshot
 from tests import make
 
 pytestmark = pytest.mark.django_db
@@ -118,6 +119,42 @@ def test_while_revisions_overlap_all_serve_and_the_narrower_context_is_promised(
     (route,) = snapshot().routes
     assert {replica.name for replica in route.replicas} == {old.name, new.name}
     assert (route.revision, route.context_length) == (2, 512)
+
+
+def two_revisions(traffic: dict[str, Any], **fields: Any) -> tuple[Route, str, str]:
+    """The route of a deployment whose revisions 1 and 2 are compared, and the names of their replicas."""
+    deployment = make.deployment(make.org(), state=State.UPDATING, traffic=traffic)
+    old = make.replica(deployment, 0)
+    deployment.revision = make.revision(deployment, 2, artefact=deployment.revision.artefact, **fields)
+    deployment.save()
+    new = make.replica(deployment, 1)
+    (route,) = [each for each in snapshot().routes if each.deployment_id == str(deployment.pk)]
+    return route, old.name, new.name
+
+
+def test_a_canary_has_its_share_and_a_shadow_only_copies() -> None:
+    route, old, new = two_revisions({"new": [2], "weight": 25})
+    assert {each.name for each in route.replicas} == {old, new}
+    assert route.weights == (RevisionWeight(2, 2500), RevisionWeight(1, 7500)) and route.shadow is None
+    route, old, new = two_revisions({"new": [2], "shadow": 10})
+    assert [each.name for each in route.replicas] == [old]
+    assert route.shadow is not None and route.shadow.percent == 10
+    assert [each.name for each in route.shadow.replicas] == [new]
+    assert (route.revision, route.weights) == (1, ())
+    route, _, _ = two_revisions({})
+    assert (route.weights, route.shadow) == ((), None)
+
+
+def test_of_two_engines_the_heavier_side_serves() -> None:
+    for weight, engine, number in ((25, "llamacpp", 1), (75, "vllm", 2)):
+        route, old, new = two_revisions({"new": [2], "weight": weight}, engine="vllm")
+        assert (route.engine, route.revision) == (engine, number)
+        assert [each.name for each in route.replicas] == [old if number == 1 else new]
+        assert [each.revision for each in route.weights] == [number]
+    route, old, _ = two_revisions({"new": [2], "shadow": 50}, engine="vllm")
+    assert ([each.name for each in route.replicas], route.shadow) == ([old], None)
+    route, _, new = two_revisions({}, engine="vllm")
+    assert (route.engine, [each.name for each in route.replicas]) == ("vllm", [new])
 
 
 def test_paused_stays_known_and_deleted_disappears() -> None:

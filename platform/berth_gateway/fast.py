@@ -9,7 +9,6 @@ state that it would be in. The two long functions are flat on purpose: a call co
 
 from __future__ import annotations
 
-from random import getrandbits
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -26,7 +25,7 @@ from berth_gateway.endpoint import Prepared
 from berth_gateway.exchange import Exchange
 from berth_gateway.fast_path import FastPath
 from berth_gateway.fast_stream import FastStream, within
-from berth_gateway.grant import Grant, limit_lines
+from berth_gateway.grant import Grant
 from berth_gateway.limits import Permit
 from berth_gateway.meter import Counts
 from berth_gateway.pools import Kind, Pool
@@ -43,6 +42,16 @@ if TYPE_CHECKING:
 
 MAX_ANSWER = 1024 * 1024  # bytes of an answer in pieces; a longer one is no usual one
 _MOST_DIGITS = 16
+_RATES = b"x-ratelimit-limit-requests: %d\r\nx-ratelimit-remaining-requests: %d\r\nx-ratelimit-reset-requests: %b\r\n"
+_TOKENS = b"x-ratelimit-limit-tokens: %d\r\nx-ratelimit-remaining-tokens: %d\r\nx-ratelimit-reset-tokens: %b\r\n"
+_REPLY = (
+    b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\nx-request-id: req_%b\r\n"
+    b"%bopenai-processing-ms: %d\r\n\r\n%b"
+)
+_STREAM_HEAD = (
+    b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\ncontent-type: text/event-stream; charset=utf-8\r\n"
+    b"cache-control: no-cache\r\nx-accel-buffering: no\r\nx-request-id: req_%b\r\n%bopenai-processing-ms: %%d\r\n\r\n"
+)
 _encode = msgspec.json.Encoder().encode
 
 
@@ -71,8 +80,7 @@ class FastExchange:
         self._stream = False
         self._shown: Any = UNSET
         self._flow: FastStream | None = None
-        self._rate: tuple[int, int] | None = None
-        self._token: tuple[int, int] | None = None
+        self._lines = b""  # x-ratelimit-*
 
     def know(self, known: Known) -> None:
         """The head that the connection's next requests will probably have."""
@@ -125,8 +133,7 @@ class FastExchange:
             return False
 
         # What the engine will be sent
-        stream = asked.stream is True
-        shown = asked.stream_options
+        stream, shown = asked.stream is True, asked.stream_options
         if stream:
             shown = shown is not UNSET and shown.include_usage is True
             asked.stream_options = grant.stream_options
@@ -136,76 +143,111 @@ class FastExchange:
             asked.stream = UNSET
         context = grant.context
         limit, other = asked.max_tokens, asked.max_completion_tokens
-        if limit is UNSET or (other is not UNSET and other < limit):
-            limit = other
+        if other is not UNSET:
+            asked.max_completion_tokens = UNSET
+            if limit is UNSET or other < limit:
+                limit = other
+        asked.max_tokens = UNSET
         asked.model = grant.engine_model
-        asked.max_tokens = asked.max_completion_tokens = UNSET
         sent = _encode(asked)
-        told = limit
-        if limit is UNSET or limit >= context:
-            told = limit = context
-            if grant.fills_context:
-                told = context - min(context, len(sent) + TEMPLATE_TOKENS)
-        if told == limit or told >= context // 2:
-            sent = b'%b,"max_tokens":%d%b}' % (sent[:-1], told, grant.more)
-        elif grant.more:
-            sent = b"%b%b}" % (sent[:-1], grant.more)
+        if limit is not UNSET and limit < context:
+            sent = b'%b,"max_tokens":%d%b}' % (sent[:-1], limit, grant.more)
+        else:
+            limit = context
+            sent = grant.without_limit(sent)
 
         # Whether it may go
         now = path.now()
-        size, slot = len(sent), int(now / SLOT_SECONDS)
-        units = min(max(1, size // 4), context) + limit
-        for pool in grant.pools:
-            if pool.turn != slot:
-                pool.turn_to(slot, now, connected=path.connected, workers=path.workers)
+        size, slot, connected = len(sent), int(now / SLOT_SECONDS), path.connected
+        units = size // 4 or 1
+        units = (units if units < context else context) + limit
         for pool in grant.rates:
+            if pool.turn != slot:
+                pool.turn_to(slot, now, connected=connected, workers=path.workers)
             if pool.taken >= pool.most:
                 return False
         for pool in grant.tokens:
+            if pool.turn != slot:
+                pool.turn_to(slot, now, connected=connected, workers=path.workers)
             if pool.taken + units > pool.most or units > pool.limit:
                 return False
         for pool in grant.seats:
+            if pool.turn != slot:
+                pool.turn_to(slot, now, connected=connected, workers=path.workers)
             if pool.in_use >= pool.most:
                 return False
-        cost = grant.dearest * min(context, size + TEMPLATE_TOKENS) + grant.output_price * limit
-        if grant.purses and not path.funded:
+        prompt = size + TEMPLATE_TOKENS
+        cost = grant.dearest * (prompt if prompt < context else context) + grant.output_price * limit
+        purses = grant.purses
+        if purses and not path.funded:
             return False
-        for purse in grant.purses:
-            if purse.claim - purse.spent - purse.reserved < cost or (path.connected and not purse.usable(now)):
+        for purse in purses:
+            if purse.claim - purse.spent - purse.reserved < cost or (connected and not purse.usable(now)):
                 return False
 
         # It goes
-        for pool in grant.rates:
-            pool.taken += 1
-        for pool in grant.tokens:
-            pool.taken += units
+        lines = b""
+        if grant.rates:
+            for pool in grant.rates:
+                pool.taken += 1
+            lines = self._left(_RATES, grant.rates)
+        if grant.tokens:
+            for pool in grant.tokens:
+                pool.taken += units
+            lines += self._left(_TOKENS, grant.tokens)
         for pool in grant.seats:
             pool.taken += 1
             pool.in_use += 1
-        for purse in grant.purses:
+        for purse in purses:
             purse.reserved += cost
             purse.demand += cost
         counts = grant.counts
         counts.arrivals += 1
-        grant.waited[0] += 1
         counts.in_flight += 1
+        grant.waited[0] += 1
         spot.in_flight += 1
         upstream = self._upstream = idle.pop()
         upstream.fast = self
-        self._grant, self._stream, self._shown, self._sent, self._limit = grant, stream, shown, sent, limit
+        ids = path.ids
+        if not ids:
+            path.make_ids()
+        event_id = path.moment(int(wall * 1000)) + ids.pop()
+        request_id = event_id.replace(b"-", b"")
+        self._grant, self._stream, self._shown, self._sent, self._limit, self._lines = (
+            grant,
+            stream,
+            shown,
+            sent,
+            limit,
+            lines,
+        )
         self._units, self._cost, self._slot, self._wall, self._started = units, cost, slot, wall, now
-        self._rate = self._tightest(grant.rates) if grant.rates else None
-        self._token = self._tightest(grant.tokens) if grant.tokens else None
-        self.request_id, self._event_id = ids = _ids(int(wall * 1000), getrandbits(12), getrandbits(62) | 1 << 63)
+        self.request_id, self._event_id = request_id, event_id
         self._running.add(self)
         self._client.began_fast(self, now)
-        stencil = grant.stream_stencil if stream else grant.stencil
-        record = path.spool.open_records[ids[1]] = stencil.open(ids[1], wall)
+        record = (grant.stream_stencil if stream else grant.stencil).open(event_id, wall)
+        path.open_records[event_id] = record
         path.records.append(record)
-        path.asks.append((upstream, b"%b%b\r\ncontent-length: %d\r\n\r\n%b" % (grant.request_head, ids[0], size, sent)))
+        path.asks.append(
+            (upstream, b"%b%b\r\ncontent-length: %d\r\n\r\n%b" % (grant.request_head, request_id, size, sent))
+        )
         if not path.due:
             path.later()
         return True
+
+    @staticmethod
+    def _left(template: bytes, pools: list[Pool]) -> bytes:
+        """x-ratelimit-* of the limit that is nearest to being used up."""
+        limit, least = 1, 1 << 62
+        for pool in pools:
+            left, held = pool.own_left + pool.back - pool.taken, pool.held_left - pool.taken
+            if held < left:
+                left = held
+            if left * limit < least * pool.limit:
+                limit, least = pool.limit, left
+        if least < 0:
+            least = 0
+        return template % (limit, least, b"0ms" if least >= limit else b"1m0s")
 
     # From the engine
 
@@ -241,9 +283,9 @@ class FastExchange:
         usage, choices = answer.usage, answer.choices
         if usage is None or answer.error is not None or len(choices) != 1:
             return self._hand_over(data)
-        choice = choices[0]
-        message = choice.message
-        if choice.finish_reason == "error" or message is UNSET or not bytes(message).startswith(b"{"):
+        encoded = _encode(choices)
+        # Quotes within texts are escaped there, so this is the first choice's own message.
+        if choices[0].finish_reason == "error" or encoded.find(b'"message":{', 20, 120) < 0:
             return self._hand_over(data)
         prompt, completion = usage.prompt_tokens, usage.completion_tokens
         cached = reasoning = 0
@@ -258,14 +300,13 @@ class FastExchange:
 
         # It is whole, and good
         now = path.now()
+        seconds = now - self._started
         request_id = self.request_id
         reply = grant.plain % (
-            request_id, int(self._wall), _encode(choices), prompt, completion, prompt + completion, cached, reasoning
+            request_id, int(self._wall), encoded, prompt, completion, prompt + completion, cached, reasoning
         )  # fmt: skip
-        reply = grant.reply % (
-            len(reply), request_id, limit_lines(self._rate, self._token), int((now - self._started) * 1000), reply
-        )  # fmt: skip
-        self._settle(grant, prompt, cached, completion, reasoning, now, now - self._started, reply)
+        reply = _REPLY % (len(reply), request_id, self._lines, int(seconds * 1000), reply)
+        self._settle(grant, prompt, cached, completion, reasoning, now, seconds, reply)
         upstream.fast = None
         upstream.resume()
         if len(spot.idle) < MAX_IDLE:
@@ -274,6 +315,8 @@ class FastExchange:
             upstream.discard()
         if self._crowds:
             gateway.places.freed(grant.deployment_id)
+        if not path.due:
+            path.later()
         return None
 
     def _flow_on(self, grant: Grant, upstream: Upstream, data: bytes) -> None:
@@ -282,7 +325,7 @@ class FastExchange:
         if wire is None:
             return
         before = grant.before % (self.request_id, int(self._wall))
-        head = grant.stream_head % (self.request_id, limit_lines(self._rate, self._token))
+        head = _STREAM_HEAD % (self.request_id, self._lines)
         relay = Relay.streaming(before, include_usage=self._shown is True)
         flow = self._flow = FastStream(self, upstream, wire, relay, head, self._started)
         upstream.fast = None
@@ -291,17 +334,19 @@ class FastExchange:
 
     def finish(self, counts: Counts, first: float | None, data: bytes) -> bool:
         """The stream has ended well, with these figures: `data` are its last bytes. False if that has to be looked at."""
-        grant, upstream, gateway = self._grant, self._upstream, self._gateway
-        if grant is None or upstream is None or first is None or grant.generation != self._path.generation:
+        grant, upstream, gateway, path = self._grant, self._upstream, self._gateway, self._path
+        if grant is None or upstream is None or first is None or grant.generation != path.generation:
             return False
         if gateway.draining or not within(counts, grant.context, self._limit):
             return False
-        now = self._path.now()
+        now = path.now()
         self._settle(grant, counts.prompt, counts.cached, counts.completion, counts.reasoning, now, first, data)
         self._flow = None
         upstream.release()
         if self._crowds:
             gateway.places.freed(grant.deployment_id)
+        if not path.due:
+            path.later()
         return True
 
     def _settle(
@@ -328,7 +373,7 @@ class FastExchange:
         lasted, at_first = int((now - self._started) * 1e6 + 0.5), int(first * 1e6 + 0.5)
         stencil = grant.stream_stencil if stream else grant.stencil
         record = stencil.settled(event_id, wall, lasted, at_first, prompt, cached, completion, reasoning)
-        del path.spool.open_records[event_id]
+        del path.open_records[event_id]
         path.records.append(record)
         path.replies.append((self._client, data, record))
         path.ended.append(
@@ -337,8 +382,6 @@ class FastExchange:
         self._running.discard(self)
         self._client.ended_fast()
         self._grant = self._upstream = None
-        if not path.due:
-            path.later()
 
     # Becoming an exchange like any other
 
@@ -397,7 +440,7 @@ class FastExchange:
             pool.fold()
             permit.takes.append((pool, self._slot, self._units if pool.kind is Kind.TOKENS else 1))
         permit.purses = list(grant.purses)
-        permit.lines = limit_lines(self._rate, self._token)
+        permit.lines = self._lines
         return permit
 
     def not_recorded(self) -> None:
@@ -464,22 +507,3 @@ class FastExchange:
         if endpoint is None or self._generation != path.generation:
             return None
         return path.grant(self._caller, endpoint, model)
-
-    @staticmethod
-    def _tightest(pools: list[Pool]) -> tuple[int, int]:
-        """Limit and what is left of the one that is nearest to being used up."""
-        first = pools[0]
-        limit, least = first.limit, min(first.own_left + first.back, first.held_left) - first.taken
-        for pool in pools[1:]:
-            left = min(pool.own_left + pool.back, pool.held_left) - pool.taken
-            if left * limit < least * pool.limit:
-                limit, least = pool.limit, left
-        return limit, least
-
-
-def _ids(ms: int, a: int, b: int) -> tuple[bytes, bytes]:
-    """A request id and an event id that are one UUIDv7: milliseconds since 1970, 12 and 62 random bits (`b` with the variant on top)."""
-    return (
-        b"%012x7%03x%016x" % (ms, a, b),
-        b"%08x-%04x-7%03x-%04x-%012x" % (ms >> 16, ms & 0xFFFF, a, b >> 48, b & 0xFFFFFFFFFFFF),
-    )

@@ -8,6 +8,7 @@ later still, together (docs/gateway.md, "The usual request").
 from __future__ import annotations
 
 from collections.abc import Callable
+from random import SystemRandom
 from typing import TYPE_CHECKING
 
 from berth_gateway import grant
@@ -15,6 +16,7 @@ from berth_gateway.admit import Caller
 from berth_gateway.endpoint import Endpoint
 from berth_gateway.grant import Grant
 from berth_gateway.spool import SpoolFull
+from berth_gateway.stencil import Ended
 
 if TYPE_CHECKING:
     from berth_gateway.client import Client
@@ -23,12 +25,11 @@ if TYPE_CHECKING:
     from berth_gateway.upstream import Upstream
 
 MOST_GRANTS = 20_000
+IDS = 256
+randbytes = SystemRandom().randbytes
+_WIDTH = 23
+_RANDOM = (*range(2, 5), *range(7, 10), *range(11, 23))  # columns of random digits
 MOST_ENDED = 512  # answers whose counting waits
-
-
-# A usual request that was answered to the end: grant, whether it streamed, request id, when it was accepted (Unix seconds), how long it
-# took and how long to the first token (microseconds), prompt, cached, completion and reasoning tokens.
-Ended = tuple[Grant, bool, bytes, float, int, int, int, int, int, int]
 
 
 class FastPath:
@@ -49,6 +50,9 @@ class FastPath:
         self.replies: list[tuple[Client, bytes, bytes]] = []  # client, answer, SETTLED record
         self.ended: list[Ended] = []
         self.spool = gateway.spool
+        self.open_records = gateway.spool.open_records
+        self.ids: list[bytes] = []  # what follows the moment in event ids that nobody has yet
+        self._ms, self._moment = 0, b""
         self.now, self.wall = gateway.now, gateway.wall
         self._grants: dict[tuple[bytes, str], dict[str, Grant]] = {}
         self._count = 0
@@ -86,6 +90,23 @@ class FastPath:
             self.grants_of(caller, endpoint)[model] = found
             self._count += 1
         return found
+
+    # Event ids are UUIDs of version 7: milliseconds since 1970, then 72 random bits
+
+    def moment(self, ms: int) -> bytes:
+        """What the event ids of this millisecond begin with."""
+        if ms != self._ms:
+            self._ms = ms
+            self._moment = b"%08x-%04x" % (ms >> 16, ms & 0xFFFF)
+        return self._moment
+
+    def make_ids(self) -> None:
+        """Many at once: a column of their digits is one stroke."""
+        row = bytearray(b"-7...-9...-............") * IDS
+        digits, width = randbytes(IDS * 9).hex().encode(), len(_RANDOM)
+        for at, column in enumerate(_RANDOM):
+            row[column::_WIDTH] = digits[at::width]
+        self.ids.extend(bytes(row[at : at + _WIDTH]) for at in range(0, len(row), _WIDTH))
 
     # What is done for many at once
 
@@ -135,17 +156,19 @@ class FastPath:
         if not ended:
             return
         gateway = self._gateway
-        if gateway.config.log_requests:
-            add = gateway.log.add_line
-            for found, stream, request_id, wall, lasted, first, prompt, _, completion, _ in ended:
-                stencil = found.stream_stencil if stream else found.stencil
-                add(stencil.line(wall + lasted / 1e6, request_id, prompt, completion, lasted, first))
         by_grant: dict[Grant, list[Ended]] = {}
         for each in ended:
-            by_grant.setdefault(each[0], []).append(each)
+            some = by_grant.get(each[0])
+            if some is None:
+                some = by_grant[each[0]] = []
+            some.append(each)
+        at = b"%.3f" % self.wall()
         for found, some in by_grant.items():
-            gateway.raw_telemetry.ended_well(found.deployment_id, found.endpoint.name, some)
-            gateway.raw_loads.ended_well(found.deployment_id, some)
+            sums = gateway.raw_telemetry.ended_well(found.deployment_id, found.endpoint.name, some)
+            gateway.raw_loads.ended_well(found.deployment_id, sums)
+            if gateway.config.log_requests:
+                line, stream_line = found.stencil.line, found.stream_stencil.line
+                gateway.log.add_lines([stream_line(at, each) if each[1] else line(at, each) for each in some])
 
 
 def _at_once(what: Callable[[], None]) -> None:

@@ -12,7 +12,7 @@ import msgspec
 from berth_gateway import admit
 from berth_gateway.admit import Caller
 from berth_gateway.contract import Replica, Route, RouteState
-from berth_gateway.cost import price_at
+from berth_gateway.cost import TEMPLATE_TOKENS, price_at
 from berth_gateway.endpoint import Endpoint
 from berth_gateway.engines import FILLS_CONTEXT, answers_whole
 from berth_gateway.errors import Refusal
@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from berth_gateway.gateway import Gateway
 
 _NO_BOUND = 1 << 62
-_RATES = b"x-ratelimit-limit-requests: %d\r\nx-ratelimit-remaining-requests: %d\r\nx-ratelimit-reset-requests: %b\r\n"
-_TOKENS = b"x-ratelimit-limit-tokens: %d\r\nx-ratelimit-remaining-tokens: %d\r\nx-ratelimit-reset-tokens: %b\r\n"
 
 
 class Grant:
@@ -54,7 +52,6 @@ class Grant:
         "purses",
         "rates",
         "replica",
-        "reply",
         "request_head",
         "route",
         "seats",
@@ -62,7 +59,6 @@ class Grant:
         "slots",
         "spot",
         "stencil",
-        "stream_head",
         "stream_options",
         "stream_stencil",
         "tokens",
@@ -131,14 +127,16 @@ class Grant:
             self.endpoint.chunk_object.encode(),
             model,
         )
-        self.stream_head = (
-            b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\ncontent-type: text/event-stream; charset=utf-8\r\n"
-            b"cache-control: no-cache\r\nx-accel-buffering: no\r\nx-request-id: req_%b\r\n%bopenai-processing-ms: %%d\r\n\r\n"
-        )
-        self.reply = (
-            b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\nx-request-id: req_%b\r\n"
-            b"%bopenai-processing-ms: %d\r\n\r\n%b"
-        )
+
+    def without_limit(self, sent: bytes) -> bytes:
+        """An encoded body whose answer may take all that is left of the context (`surfaces.common.answer_limit`)."""
+        context = self.context
+        told = context
+        if self.fills_context:
+            told = context - min(context, len(sent) + TEMPLATE_TOKENS)
+        if told >= context // 2:
+            return b'%b,"max_tokens":%d%b}' % (sent[:-1], told, self.more)
+        return b"%b%b}" % (sent[:-1], self.more) if self.more else sent
 
 
 def find(gateway: Gateway, caller: Caller, endpoint: Endpoint, model: str, wall: float) -> Grant | None:
@@ -156,14 +154,3 @@ def find(gateway: Gateway, caller: Caller, endpoint: Endpoint, model: str, wall:
         return Grant(gateway, caller, endpoint, route, wall)
     except Refusal:
         return None
-
-
-def limit_lines(rate: tuple[int, int] | None, tokens: tuple[int, int] | None) -> bytes:
-    """x-ratelimit-* of (limit, left) of the tightest limit on requests and of the tightest on tokens."""
-    out = b""
-    for template, found in ((_RATES, rate), (_TOKENS, tokens)):
-        if found is not None:
-            limit, left = found
-            left = max(0, left)
-            out += template % (limit, left, b"0ms" if left >= limit else b"1m0s")
-    return out

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable
+from collections.abc import Callable, Container
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -10,7 +10,7 @@ import msgspec
 from berth_gateway.contract import DeploymentLoad, UsageEvent
 
 if TYPE_CHECKING:
-    from berth_gateway.fast_path import Ended
+    from berth_gateway.telemetry import Sums
 
 _encode = msgspec.msgpack.Encoder().encode
 
@@ -84,19 +84,17 @@ class Loads:
                 counts.decode_tokens += event.completion_tokens - 1
                 counts.decode_seconds += max(0.0, event.duration_ms - event.first_token_ms) / 1000
 
-    def ended_well(self, deployment: str, ended: Iterable[Ended]) -> None:
+    def ended_well(self, deployment: str, sums: Sums) -> None:
         """Requests that were counted in flight where they ran, and have been answered."""
         counts = self.of(deployment)
-        for _, _, _, wall, lasted, first, prompt, cached, completion, _ in ended:
-            counts.active_at = max(counts.active_at, wall + lasted / 1e6)
-            counts.answers += 1
-            counts.first_token_seconds += first / 1e6
-            counts.prompt_tokens += prompt
-            counts.cached_tokens += cached
-            counts.completion_tokens += completion
-            if completion > 1:
-                counts.decode_tokens += completion - 1
-                counts.decode_seconds += (lasted - first) / 1e6
+        counts.active_at = max(counts.active_at, sums.latest)
+        counts.answers += sums.answers
+        counts.first_token_seconds += sums.first_token_seconds
+        counts.prompt_tokens += sums.prompt
+        counts.cached_tokens += sums.cached
+        counts.completion_tokens += sums.completion
+        counts.decode_tokens += sums.decode_tokens
+        counts.decode_seconds += sums.decode_seconds
 
     def in_flight(self) -> dict[str, int]:
         """Requests that are with a replica now, by deployment."""

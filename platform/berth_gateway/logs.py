@@ -120,7 +120,10 @@ class Log:
         self.add_line(request_line(round(time.time(), 3), request_id, event))
 
     def add_line(self, line: bytes) -> None:
-        self._lines.append(line)
+        self.add_lines([line])
+
+    def add_lines(self, lines: list[bytes]) -> None:
+        self._lines += lines
         if len(self._lines) >= 256:
             self.flush()
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
+from typing import Any
 from zlib import crc32
 
 import msgspec
@@ -34,6 +35,11 @@ def _pieces(whole: bytes, marks: Sequence[bytes]) -> list[bytes]:
     return [*pieces, whole]
 
 
+# A usual request that was answered to the end: grant, whether it streamed, request id, when it was accepted (Unix seconds), how long it
+# took and how long to the first token (microseconds), prompt, cached, completion and reasoning tokens.
+Ended = tuple[Any, bool, bytes, float, int, int, int, int, int, int]
+
+
 class Stencil:
     """For the usual requests of one key for one deployment. Event ids are 36 bytes of text, request ids 32."""
 
@@ -58,7 +64,7 @@ class Stencil:
         texts = [msgspec.json.encode(mark) for mark in (_AT, _COUNTS[0], _COUNTS[2], _LASTED, _FIRST)]
         texts.insert(1, _ID.encode())
         parts = [piece.replace(b"%", b"%%") for piece in _pieces(line, texts)]
-        slots = (b"%d.%03d", b"%b", b"%d", b"%d", b"%d.%03d", b"%d.%03d", b"")
+        slots = (b"%b", b"%b", b"%d", b"%d", b"%b", b"%b", b"")
         self._line = b"".join(part + slot for part, slot in zip(parts, slots, strict=True))
 
     def open(self, event_id: bytes, accepted_at: float) -> bytes:
@@ -77,9 +83,9 @@ class Stencil:
         )  # fmt: skip
         return HEADER.pack(len(payload), crc32(payload, SETTLED), SETTLED) + payload
 
-    def line(self, at: float, request_id: bytes, prompt: int, completion: int, lasted: int, first: int) -> bytes:
-        """The log line of such a request. `at` in Unix seconds; `lasted`, `first` in microseconds."""
-        whole = int(at * 1000)
-        return self._line % (
-            whole // 1000, whole % 1000, request_id, prompt, completion, lasted // 1000, lasted % 1000, first // 1000, first % 1000
-        )  # fmt: skip
+    def line(self, at: bytes, ended: Ended) -> bytes:
+        """The log line of such a request. `at`: Unix seconds, as text."""
+        _, _, request_id, _, lasted, first, prompt, _, completion, _ = ended
+        duration = b"%d.%03d" % (lasted // 1000, lasted % 1000)
+        to_first = duration if first == lasted else b"%d.%03d" % (first // 1000, first % 1000)
+        return self._line % (at, request_id, prompt, completion, duration, to_first)

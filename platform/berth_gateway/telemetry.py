@@ -3,16 +3,30 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Container, Iterable, Mapping
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from berth_gateway.contract import CountedBy, Outcome, UsageEvent
 
 if TYPE_CHECKING:
-    from berth_gateway.fast_path import Ended
+    from berth_gateway.stencil import Ended
 
 SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300)
+_MICROSECONDS = tuple(round(bound * 1e6) for bound in SECONDS)
+
+
+class Sums(NamedTuple):
+    """What several answers add up to. `latest`: when the last of them ended (Unix seconds)."""
+
+    answers: int
+    prompt: int
+    cached: int
+    completion: int
+    first_token_seconds: float
+    decode_tokens: int
+    decode_seconds: float
+    latest: float
 
 
 class Counter:
@@ -281,31 +295,36 @@ class Telemetry:
         if breach:
             self.breaches.add(deployment)
 
-    def ended_well(self, deployment: str, endpoint: str, ended: Iterable[Ended]) -> None:
-        """The same for requests that were answered to the end at once, from a replica that was free."""
+    def ended_well(self, deployment: str, endpoint: str, ended: Sequence[Ended]) -> Sums:
+        """The same for requests that were answered to the end at once, from a replica that was free. Gives what they add up to."""
         usual = self._usual.get((deployment, endpoint))
         if usual is None:
             usual = self._usual[deployment, endpoint] = _Usual(self, deployment)
         if usual.first is None:
             usual.first = self.first_token.cell(deployment)
-        count = prompt = cached = completion = reasoning = 0
-        durations, seconds = usual.duration
-        firsts, first_seconds = usual.first
-        for _, _, _, _, lasted_us, first_us, of_prompt, of_cached, tokens, of_reasoning in ended:
-            lasted, first = lasted_us / 1e6, first_us / 1e6
-            count += 1
+        prompt = cached = completion = reasoning = decoded = 0
+        duration, to_first, decoding, latest = 0, 0, 0, 0.0
+        durations, firsts = usual.duration[0], usual.first[0]
+        for _, _, _, wall, lasted, first, of_prompt, of_cached, tokens, of_reasoning in ended:
             prompt += of_prompt
             cached += of_cached
             completion += tokens
             reasoning += of_reasoning
-            durations[bisect_left(SECONDS, lasted)] += 1
-            seconds[0] += lasted
-            firsts[bisect_left(SECONDS, first)] += 1
-            first_seconds[0] += first
+            at = bisect_left(_MICROSECONDS, lasted)
+            durations[at] += 1
+            duration += lasted
+            firsts[at if first == lasted else bisect_left(_MICROSECONDS, first)] += 1
+            to_first += first
+            latest = wall + lasted / 1e6
             if tokens > 1:
                 if usual.output is None:
                     usual.output = self.output_token.cell(deployment)
-                observe(usual.output, (lasted - first) / (tokens - 1))
+                decoded += tokens - 1
+                decoding += lasted - first
+                observe(usual.output, (lasted - first) / 1e6 / (tokens - 1))
+        count = len(ended)
+        usual.duration[1][0] += duration / 1e6
+        usual.first[1][0] += to_first / 1e6
         usual.prompt[0] += prompt
         usual.cached[0] += cached
         usual.completion[0] += completion
@@ -313,6 +332,7 @@ class Telemetry:
         self.responses.add(deployment, "2xx", by=count)
         self.requests.add(deployment, endpoint, Outcome.OK, by=count)
         self.counted_by.add(CountedBy.ENGINE, by=count)
+        return Sums(count, prompt, cached, completion, to_first / 1e6, decoded, decoding / 1e6, latest)
 
     def keep_only(self, deployments: Container[str]) -> None:
         """Forgets what was counted for deployments that are gone, so that labels do not pile up."""

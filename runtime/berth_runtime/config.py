@@ -18,7 +18,9 @@ LLAMA_SERVER = Setting(
     "Path of the llama-server to run. Empty: the one on PATH, else the bundled llama.cpp. `bundled`: always the bundled one.",
 )
 
-SETTINGS: tuple[Setting, ...] = (LLAMA_SERVER,)
+VLLM = Setting("BERTH_VLLM", "", "Path of the `vllm` to run. Empty: the one on PATH.")
+
+SETTINGS: tuple[Setting, ...] = (LLAMA_SERVER, VLLM)
 
 
 def read(setting: Setting) -> str:

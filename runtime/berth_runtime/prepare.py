@@ -47,6 +47,11 @@ def model_folder(spec: LaunchSpec) -> Path:
     return Path(spec.state_dir) / "model"
 
 
+def work_folder(spec: LaunchSpec) -> Path:
+    """Where an engine may write: its home, its temporary files, its socket."""
+    return Path(spec.state_dir) / "work"
+
+
 def adapter_folder(spec: LaunchSpec, number: int) -> Path:
     """Where `lay_out` puts the adapter of this number. Its name is nowhere in the path."""
     return Path(spec.state_dir) / f"adapter-{number}"
@@ -54,6 +59,7 @@ def adapter_folder(spec: LaunchSpec, number: int) -> Path:
 
 def lay_out(spec: LaunchSpec) -> None:
     """Makes the folders anew. A model of one file without a name needs none. Raises Failure."""
+    _folder(work_folder(spec), ())
     if len(spec.files) > 1 or spec.files[0].name:
         _folder(model_folder(spec), spec.files)
     for number, adapter in enumerate(spec.adapters):

@@ -7,8 +7,9 @@ from collections.abc import Callable
 from berth_runtime.engines.engine import Engine
 from berth_runtime.engines.llamacpp import LlamaCpp
 from berth_runtime.engines.onnx import OnnxRuntime
+from berth_runtime.engines.vllm import Vllm
 
-ENGINES: dict[str, Callable[[], Engine]] = {engine.name: engine for engine in (LlamaCpp, OnnxRuntime)}
+ENGINES: dict[str, Callable[[], Engine]] = {engine.name: engine for engine in (LlamaCpp, OnnxRuntime, Vllm)}
 
 
 def engine_named(name: str) -> Engine | None:

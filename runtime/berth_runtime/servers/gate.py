@@ -1,4 +1,4 @@
-"""A door before an engine whose own server lets in more than Berth does. Runs as a file, with the standard library only.
+"""A door before an engine whose own server lets in more than Berth does. Runs as a file, with no more than the standard library and `cage`.
 
     python -I -B gate.py SETTINGS -- program argument…
 
@@ -12,16 +12,23 @@ from __future__ import annotations
 import asyncio
 import hmac
 import json
+import os
 import signal
 import sys
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
+
+if __name__ == "__main__":  # isolated: the runtime is found by this file's place, not by the environment
+    sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from berth_runtime.cage import Limits, caged
 
 _HEAD_BYTES = 64 * 1024
 _CHUNK = 64 * 1024
 _POLL_SECONDS = 0.2
+_INHERITED = 1 << 20  # open files: as many as this process may have
 _PASSED_HEADERS = (
     b"content-type:",
     b"content-length:",
@@ -44,8 +51,6 @@ class Settings:
     socket: str | None = None  # the engine's Unix socket; else
     inner_port: int | None = None  # its port on loopback
     inner_key: bool = False  # the engine demands the secret too, as a bearer token
-    stdout: bool = True  # the engine's output goes where ours goes
-    extra: dict[str, str] = field(default_factory=dict)
 
 
 class Engine:
@@ -64,16 +69,27 @@ class Engine:
         async with asyncio.timeout(seconds):
             reader, writer = await self.connect()
             try:
-                head = f"{method} {path} HTTP/1.0\r\nHost: engine\r\nContent-Type: application/json\r\n"
+                head = f"{method} {path} HTTP/1.1\r\nHost: engine\r\nConnection: close\r\nContent-Type: application/json\r\n"
                 writer.write(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
-                raw = await reader.read()
+                return await _response(reader)
             finally:
                 writer.close()
-        status, _, rest = raw.partition(b" ")
-        code = rest[:3]
-        if not status.startswith(b"HTTP/") or not code.isdigit():
+
+
+async def _response(reader: asyncio.StreamReader) -> tuple[int, bytes]:
+    """Status and body. Raises OSError."""
+    try:
+        first, *lines = (await reader.readuntil(b"\r\n\r\n")).split(b"\r\n")
+        code = first.split(b" ")[1:2]
+        if not first.startswith(b"HTTP/1.") or not code or not code[0].isdigit():
             raise ConnectionError("no HTTP answer")
-        return int(code), raw.partition(b"\r\n\r\n")[2]
+        for line in lines:
+            name, _, value = line.lower().partition(b":")
+            if name == b"content-length":
+                return int(code[0]), await reader.readexactly(int(value))
+        return int(code[0]), await reader.read()
+    except (asyncio.IncompleteReadError, asyncio.LimitOverrunError, ValueError):
+        raise ConnectionError("no HTTP answer") from None
 
 
 class Gate:
@@ -210,8 +226,12 @@ async def run(settings: Settings, argv: list[str], prepare: Callable[[Engine], A
 
     `prepare` is called once the engine answers, before anybody is let in.
     """
-    output = None if settings.stdout else asyncio.subprocess.DEVNULL
-    child = await asyncio.create_subprocess_exec(*argv, stdin=asyncio.subprocess.DEVNULL, stdout=output, stderr=output)
+    if settings.socket:
+        _clear(Path(settings.socket))
+    # Caged once more, so that it ends with this process too. The limits are inherited.
+    child = await asyncio.create_subprocess_exec(
+        *caged(argv, Limits(file_bytes=None, open_files=_INHERITED)), stdin=asyncio.subprocess.DEVNULL
+    )
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, _end, child)
@@ -230,6 +250,15 @@ async def run(settings: Settings, argv: list[str], prepare: Callable[[Engine], A
         await ended
         server.close()
     return child.returncode if child.returncode is not None and child.returncode >= 0 else 1
+
+
+def _clear(socket: Path) -> None:
+    """The socket's folder is there, ours alone, and holds no socket of an earlier life. Raises OSError."""
+    socket.parent.mkdir(mode=0o700, exist_ok=True)
+    facts = socket.parent.lstat()
+    if facts.st_uid != os.getuid() or facts.st_mode & 0o077 or socket.parent.is_symlink():
+        raise PermissionError("the socket's folder is not ours alone")
+    socket.unlink(missing_ok=True)
 
 
 def _end(child: asyncio.subprocess.Process) -> None:

@@ -9,6 +9,7 @@ Run it with `onnx` and `numpy` installed; the tests need neither this program no
 
 from __future__ import annotations
 
+import itertools
 import json
 from pathlib import Path
 
@@ -48,7 +49,13 @@ def tokenizer() -> dict[str, int]:
     byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
     flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
     added = [{"id": number, "content": name, **flags} for number, name in enumerate(SPECIAL)]
-    model = {"type": "BPE", "dropout": None, "unk_token": None, "continuing_subword_prefix": "", "end_of_word_suffix": ""}
+    model = {
+        "type": "BPE",
+        "dropout": None,
+        "unk_token": None,
+        "continuing_subword_prefix": "",
+        "end_of_word_suffix": "",
+    }
     model |= {"fuse_unk": False, "byte_fallback": False, "ignore_merges": False, "vocab": vocab, "merges": merges}
     whole = {"version": "1.0", "truncation": None, "padding": None, "added_tokens": added, "normalizer": None}
     whole |= {"pre_tokenizer": byte_level, "post_processor": None, "decoder": byte_level, "model": model}
@@ -74,7 +81,7 @@ def followers(vocab: dict[str, int]) -> np.ndarray:
         return vocab["".join(letters[byte] for byte in word.encode())]
 
     chain = ("The", " capital", " of", " France", " is", " Paris", ".")
-    for word, following in zip(chain, chain[1:], strict=False):
+    for word, following in itertools.pairwise(chain):
         after[number(word)] = number(following)
     after[number(".")] = vocab["<|im_end|>"]
     for word, following in (("\n", "Hello"), ("Hello", " there"), (" there", "!"), ("!", "The")):

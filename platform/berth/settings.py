@@ -226,6 +226,8 @@ SPECTACULAR_SETTINGS = {
         "CredentialKindEnum": "berth.catalog.import_models.CredentialKind",
         "ImportSourceEnum": "berth.catalog.import_models.ImportSource",
         "ImportStateEnum": "berth.catalog.import_models.ImportState",
+        "DeploymentStateEnum": "berth.deployments.models.State",
+        "RolloutStatusEnum": "berth.deployments.models.Status",
         "StatementStatusEnum": [("open", "open"), ("closed", "closed")],
     },
     "POSTPROCESSING_HOOKS": [

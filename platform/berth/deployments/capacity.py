@@ -19,7 +19,7 @@ from berth.deployments.models import OPEN, Deployment, Desired, Quota, Replica, 
 from berth.deployments.world import Queue
 
 OVER_QUOTA: Final = "over_quota"
-_WHY: Final = "room is shared by all organisations"
+_WHY = "room is shared by all organisations"
 _TOLD: Final = 5  # of those who wait, when something was given back
 
 

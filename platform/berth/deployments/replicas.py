@@ -13,10 +13,8 @@ from django.utils import timezone
 from berth.deployments.history import record
 from berth.deployments.kick import kick
 from berth.deployments.models import Deployment, Desired, Revision
-from berth.orgs.models import User
-from berth.outbox.services import announce
 from berth.planner.needs import MAX_REPLICAS
-from berth.web.errors import ApiError, NotFound
+from berth.web.errors import ApiError
 
 
 class Bounds(msgspec.Struct, frozen=True):
@@ -67,24 +65,14 @@ def set_desired_replicas(
     return wanted
 
 
-@transaction.atomic
-def set_bounds(deployment: Deployment, actor: User | None, *, least: int | None, most: int | None) -> Deployment:
-    """Null: the revision's own number. Raises ApiError, NotFound."""
-    if least is not None and most is not None and least > most:
-        raise ApiError("invalid", "The least number of replicas is above the most.", field="min_replicas", status=422)
+def check_bounds(least: int | None, most: int | None) -> None:
+    """Raises ApiError."""
     for name, value in (("min_replicas", least), ("max_replicas", most)):
         if value is not None and not 0 <= value <= MAX_REPLICAS:
             raise ApiError("invalid", f"Ask for 0 to {MAX_REPLICAS} replicas.", field=name, status=422)
     if most == 0:
-        raise ApiError("invalid", "A deployment may have at least 1 replica. Pause it instead.", field="max_replicas")
-    row = Deployment.objects.for_org(deployment.org_id).select_for_update().get(pk=deployment.pk)
-    if row.desired == Desired.DELETED:
-        raise NotFound("deployment")
-    row.min_replicas, row.max_replicas = least, most
-    if least is None and most is None:
-        row.desired_replicas = None
-    row.save(update_fields=["min_replicas", "max_replicas", "desired_replicas"])
-    record(row, "bounds_changed", timezone.now(), actor=actor, min_replicas=least, max_replicas=most)
-    announce("routes")
-    kick(row)
-    return row
+        raise ApiError(
+            "invalid", "At least 1 replica must be allowed. Pause it instead.", field="max_replicas", status=422
+        )
+    if least is not None and most is not None and least > most:
+        raise ApiError("invalid", "The least number of replicas is above the most.", field="min_replicas", status=422)

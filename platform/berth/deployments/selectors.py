@@ -17,7 +17,7 @@ from berth.web.errors import ApiError, NotFound
 SHOWN_ENDED = 3  # ended replicas shown beside the living, newest first
 
 
-def deployments_of(org: Organisation) -> QuerySet[Deployment]:
+def deployments_of(org: Organisation | UUID) -> QuerySet[Deployment]:
     """All that are not gone, with everything that is shown of them."""
     replicas = Replica.objects.for_org(org).select_related("revision").order_by("-id")
     return (
@@ -29,7 +29,7 @@ def deployments_of(org: Organisation) -> QuerySet[Deployment]:
     )
 
 
-def get_deployment(org: Organisation, name: str) -> Deployment:
+def get_deployment(org: Organisation | UUID, name: str) -> Deployment:
     """Raises NotFound."""
     found = deployments_of(org).filter(name=name).first()
     if found is None:

@@ -35,9 +35,15 @@ class DeployIn(PlanIn):
     )
 
 
+def bound(help_text: str) -> serializers.IntegerField:
+    return serializers.IntegerField(
+        required=False, allow_null=True, min_value=0, help_text=f"{help_text}; null: the revision's number of replicas"
+    )
+
+
 class ChangeIn(StrictSerializer):
-    """What is absent stays. `needs` and `pins` are replaced as a whole. `limits`, `sleep_after_seconds` and `hold_seconds` make no
-    new revision."""
+    """What is absent stays. `needs` and `pins` are replaced as a whole. `limits`, `sleep_after_seconds`, `hold_seconds`,
+    `min_replicas`, `max_replicas` and `priority` make no new revision."""
 
     version = serializers.IntegerField(required=False, min_value=1)
     needs = NeedsIn(required=False)
@@ -55,6 +61,14 @@ class ChangeIn(StrictSerializer):
     )
     hold_seconds = serializers.IntegerField(
         required=False, min_value=0, max_value=3600, help_text="How long a request waits for it to wake or start"
+    )
+    min_replicas = bound("The least replicas that scaling may ask for; 0: it may sleep")
+    max_replicas = bound("The most replicas that scaling may ask for")
+    priority = serializers.IntegerField(
+        required=False,
+        min_value=-100,
+        max_value=100,
+        help_text="Among the organisation's own deployments: who gets room first, and who makes room when there is too little",
     )
 
 
@@ -172,6 +186,9 @@ class DeploymentOut(serializers.Serializer[Any]):
     rollout = RolloutOut(allow_null=True, help_text="The latest; null: there was none yet")
     stable = serializers.IntegerField(allow_null=True, help_text="Number of the last revision that was good")
     wanted_replicas = serializers.IntegerField(help_text="How many are to answer now")
+    min_replicas = serializers.IntegerField(allow_null=True, help_text="null: the revision's number of replicas")
+    max_replicas = serializers.IntegerField(allow_null=True, help_text="null: the revision's number of replicas")
+    priority = serializers.IntegerField()
 
     def to_representation(self, instance: Deployment) -> dict[str, Any]:
         revision = instance.revision
@@ -203,6 +220,9 @@ class DeploymentOut(serializers.Serializer[Any]):
             "rollout": latest_rollout(instance),
             "stable": None if instance.stable is None else instance.stable.number,
             "wanted_replicas": wanted_replicas(instance, revision),
+            "min_replicas": instance.min_replicas,
+            "max_replicas": instance.max_replicas,
+            "priority": instance.priority,
         }
         shown: dict[str, Any] = super().to_representation(content)
         return shown

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Final
+from typing import Any, Final
 
 from django.db import IntegrityError, transaction
 from django.utils import timezone
@@ -13,12 +13,13 @@ from msgspec import UNSET, UnsetType
 
 from berth.catalog.models import ModelVersion
 from berth.compute.provider import Provider
-from berth.deployments import plan_ids, rollouts
+from berth.deployments import at_once, plan_ids, rollouts
 from berth.deployments.history import record
 from berth.deployments.kick import kick
 from berth.deployments.models import Deployment, Desired, Revision, State
 from berth.deployments.planning import NoPlan, make_plan, plan_json, read_wishes, wishes_json
 from berth.deployments.proposals import Wishes, find_version, replica_count
+from berth.deployments.quotas import check_quota
 from berth.orgs.models import Organisation, User
 from berth.outbox.services import announce
 from berth.planner.needs import Needs, Pins
@@ -59,6 +60,7 @@ def deploy(
         plan_ids.check(plan_id, found, wanted, fixed, planned, replicas, now)
     if planned.choice is None:
         raise NoPlan(planned)
+    check_quota(org, planned.choice)
     with transaction.atomic():
         deployment = _create(org, actor, name, found.model.name)
         _revise(deployment, actor, found, wanted, fixed, planned, now)
@@ -79,18 +81,28 @@ def update(
     reason: str = "",
     limits: Mapping[str, int | None] | None = None,
     sleep_after_seconds: int | UnsetType | None = UNSET,
-    hold_seconds: int | None = None,
+    hold_seconds: int | UnsetType = UNSET,
+    min_replicas: int | UnsetType | None = UNSET,
+    max_replicas: int | UnsetType | None = UNSET,
+    priority: int | UnsetType = UNSET,
     provider: Provider | None = None,
 ) -> Deployment:
     """Makes a new revision; what is not given stays. The revision before it serves until the new one is ready; `rollout` says how it
-    takes over (rollouts.py), `reason` why it was made. Limits, sleep and holding
-    are no part of a revision: they hold at once, and with nothing else given no revision is made. Sleep None: never."""
+    takes over (rollouts.py), `reason` why it was made. Limits, sleep, holding, bounds and priority are no part of a revision: they hold
+    at once, and with nothing else given no revision is made. Sleep None: never. Bounds None: the revision's number of replicas."""
+    given = {
+        "sleep_after_seconds": sleep_after_seconds,
+        "hold_seconds": hold_seconds,
+        "min_replicas": min_replicas,
+        "max_replicas": max_replicas,
+        "priority": priority,
+    }
+    fields = {name: value for name, value in given.items() if value is not UNSET}
     if limits is not None:
         deployment = _set_limits(deployment, limits)
-    if sleep_after_seconds is not UNSET or hold_seconds is not None:
-        deployment = _set_sleep(deployment, actor, sleep_after_seconds, hold_seconds)
-    at_once = limits is not None or sleep_after_seconds is not UNSET or hold_seconds is not None
-    if at_once and version is None and needs is None and pins is None and replicas is None:
+    if fields:
+        deployment = _set_at_once(deployment, actor, fields)
+    if (fields or limits is not None) and version is None and needs is None and pins is None and replicas is None:
         return deployment
     before = _revision(deployment)
     wanted, fixed = read_wishes(
@@ -101,6 +113,7 @@ def update(
     planned = make_plan(found, wanted, fixed, count, provider=provider)
     if planned.choice is None:
         raise NoPlan(planned)
+    check_quota(deployment.org, planned.choice)
     now = timezone.now()
     with transaction.atomic():
         deployment = _locked(deployment)
@@ -120,17 +133,10 @@ def _set_limits(deployment: Deployment, limits: Mapping[str, int | None]) -> Dep
 
 
 @transaction.atomic
-def _set_sleep(
-    deployment: Deployment, actor: User | None, sleep_after: int | UnsetType | None, hold: int | None
-) -> Deployment:
+def _set_at_once(deployment: Deployment, actor: User | None, fields: Mapping[str, Any]) -> Deployment:
     deployment = _locked(deployment)
-    if sleep_after is not UNSET:
-        deployment.sleep_after_seconds = sleep_after
-    if hold is not None:
-        deployment.hold_seconds = hold
-    deployment.save(update_fields=["sleep_after_seconds", "hold_seconds"])
-    told = {"sleep_after_seconds": deployment.sleep_after_seconds, "hold_seconds": deployment.hold_seconds}
-    record(deployment, "sleep_changed", timezone.now(), actor=actor, **told)
+    for kind, told in at_once.set_fields(deployment, fields).items():
+        record(deployment, kind, timezone.now(), actor=actor, **told)
     _wanted_changed(deployment)
     return deployment
 

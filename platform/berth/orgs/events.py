@@ -11,10 +11,10 @@ import asyncio
 import json
 import threading
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from importlib import import_module
-from typing import Any, cast
+from typing import Any, TypeGuard, cast
 from uuid import UUID
 
 from asgiref.sync import sync_to_async
@@ -58,15 +58,35 @@ class Viewer:
     org_id: UUID
 
 
+Show = Callable[[UUID], dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class Focus:
+    """A stream about one thing: only its events, and beside them `status`, what `show(org id)` says of it, whenever that has changed.
+    `show` reads the database; it raises NotFound when the thing is gone, which ends the stream."""
+
+    topic: str
+    resource: str
+    show: Show
+
+
 async def org_events(request: HttpRequest, org: str) -> HttpResponseBase:
+    return await stream_events(request, org)
+
+
+async def stream_events(request: HttpRequest, org: str, focus: Focus | None = None) -> HttpResponseBase:
+    """Everything of an organisation that its viewer may see and asked for, or only what is in focus."""
     try:
         if request.method != "GET":
             raise ApiError("method_not_allowed", "This address only streams events: use GET.", status=405)
-        topics = _topics(request.GET.get("topics", ""))
+        topics = _topics(request.GET.get("topics", "")) if focus is None else frozenset({focus.topic})
         last_id = request.headers.get("Last-Event-ID")
         if last_id is not None and not valid_id(last_id):
             raise ApiError("invalid", "Last-Event-ID is not an id of this stream. Leave it out.", field="Last-Event-ID")
         viewer = await sync_to_async(_viewer)(request, org)
+        if focus is not None:
+            await sync_to_async(_shown)(viewer, focus)  # NotFound has a status of its own only now
         if _open[viewer.user_id] >= MOST_STREAMS:
             message = f"You have {MOST_STREAMS} live pages open already. Close one, then reload this one."
             raise ApiError("too_many_streams", message, status=429, params={"most": MOST_STREAMS})
@@ -74,7 +94,7 @@ async def org_events(request: HttpRequest, org: str) -> HttpResponseBase:
         content = body(request, error.code, error.message, field=error.field, params=error.params)
         return JsonResponse(content, status=error.status)
     return StreamingHttpResponse(
-        _stream(viewer, topics, last_id),
+        _stream(viewer, topics, last_id, focus),
         content_type="text/event-stream; charset=utf-8",
         headers={"X-Accel-Buffering": "no"},
     )
@@ -143,10 +163,33 @@ def _may_see(event: Event, role: str, user_id: UUID) -> bool:
     return allows(role, action) or (own is not None and event.owner == str(user_id) and allows(role, own))
 
 
-async def _stream(viewer: Viewer, topics: frozenset[str], last_id: str | None) -> AsyncIterator[bytes]:
+def _shown(viewer: Viewer, focus: Focus) -> dict[str, Any]:
+    try:
+        return focus.show(viewer.org_id)
+    finally:
+        _let_go()
+
+
+def _patience(focus: Focus | None, status: object) -> float:
+    """Seconds to wait for events: the first status is sent at once."""
+    return 0.0 if focus is not None and status is None else min(POLL, HEARTBEAT)
+
+
+def _in_focus(focus: Focus | None, role: str | None) -> TypeGuard[Focus]:
+    return focus is not None and role is not None and allows(role, TOPICS[focus.topic])
+
+
+def _is_about(event: Event, topics: frozenset[str], focus: Focus | None) -> bool:
+    return event.topic in topics and (focus is None or event.resource == focus.resource)
+
+
+async def _stream(
+    viewer: Viewer, topics: frozenset[str], last_id: str | None, focus: Focus | None = None
+) -> AsyncIterator[bytes]:
     client = open_reader()
     clock = asyncio.get_running_loop()
     stream, position, checked, beat_at = stream_of(viewer.org_id), last_id, False, clock.time()
+    status: dict[str, Any] | None = None
     _open[viewer.user_id] += 1
     try:
         while True:
@@ -157,8 +200,11 @@ async def _stream(viewer: Viewer, topics: frozenset[str], last_id: str | None) -
                         position = await newest(client, stream)
                     checked, beat_at = True, clock.time() + HEARTBEAT
                     yield _frame(position, name, {})
-                events = await read(client, stream, cast(str, position), min(POLL, HEARTBEAT))
+                events = await read(client, stream, cast(str, position), _patience(focus, status))
                 role = await sync_to_async(_role_now)(viewer)
+                now_shown = await sync_to_async(_shown)(viewer, focus) if _in_focus(focus, role) else status
+            except NotFound:
+                return
             except (RedisError, OSError, *AWAY):
                 # Nothing is sent that could not be checked; what happened meanwhile is read when both answer again.
                 checked = False if position is not None else checked
@@ -169,8 +215,11 @@ async def _stream(viewer: Viewer, topics: frozenset[str], last_id: str | None) -
                 return
             for event in events:
                 position = event.id
-                if event.topic in topics and _may_see(event, role, viewer.user_id):
+                if _is_about(event, topics, focus) and _may_see(event, role, viewer.user_id):
                     yield _frame(event.id, event.topic, event.public())
+            if now_shown is not None and now_shown != status:
+                status = now_shown
+                yield _frame(cast(str, position), "status", status)
             if clock.time() >= beat_at:
                 beat_at = clock.time() + HEARTBEAT
                 yield _frame(cast(str, position), "heartbeat", {})

@@ -12,7 +12,7 @@ from berth.compute.provider import Device
 from berth.compute.providers.fake import FakeProvider
 from berth.deployments import replicas
 from berth.deployments.models import Deployment, Quota, Replica, Revision, State
-from berth.deployments.services import delete
+from berth.deployments.services import delete, update
 from berth.orgs.models import Organisation
 from tests import make
 from tests.platform.deployments.conftest import Clock
@@ -142,7 +142,7 @@ def test_scaling_asks_within_the_bounds_and_only_the_youngest_scaler_is_heard(
     deployment = settle(queued(), provider, clock, State.READY)
     ask = replicas.set_desired_replicas
     assert ask(deployment.pk, 3, fence=1, reason="load") == 1  # it may not be scaled
-    replicas.set_bounds(row(deployment), None, least=0, most=2)
+    update(row(deployment), None, min_replicas=0, max_replicas=2)
     assert ask(deployment.pk, 3, fence=5, reason="load") == 2
     assert ask(deployment.pk, 1, fence=4, reason="load") is None
     round_of([deployment], provider, clock)

@@ -107,6 +107,23 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/library": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** @description Popular open models with what is known of them; each is an import away. */
+        get: operations["list_library"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/me": {
         parameters: {
             query?: never;
@@ -124,6 +141,23 @@ export interface paths {
         patch: operations["update_me"];
         trace?: never;
     };
+    "/api/v1/operator/orgs/{org}/quota": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        /** @description The most that an organisation's replicas may hold together. What runs already goes on. */
+        patch: operations["set_quota"];
+        trace?: never;
+    };
     "/api/v1/operator/orgs/{org}/resume": {
         parameters: {
             query?: never;
@@ -134,6 +168,23 @@ export interface paths {
         get?: never;
         put?: never;
         post: operations["resume_org"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/operator/orgs/{org}/storage-quota": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        /** @description How much storage an organisation may use for models. */
+        put: operations["set_storage_quota"];
+        post?: never;
         delete?: never;
         options?: never;
         head?: never;
@@ -248,6 +299,23 @@ export interface paths {
         head?: never;
         /** @description Lowering it under what is spent stops requests; raising it lets them go on. Both at once. */
         patch: operations["change_budget"];
+        trace?: never;
+    };
+    "/api/v1/orgs/{org}/capacity": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** @description What the organisation's replicas hold, and the most they may. */
+        get: operations["get_capacity"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
         trace?: never;
     };
     "/api/v1/orgs/{org}/conversions": {
@@ -522,6 +590,23 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/orgs/{org}/deployments/{name}/status": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** @description What it does now, how far that is and how long it usually takes. `…/live` streams the same. */
+        get: operations["get_deployment_status"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/orgs/{org}/deployments/{name}/wake": {
         parameters: {
             query?: never;
@@ -571,6 +656,90 @@ export interface paths {
          */
         get: operations["gateways_list"];
         put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/orgs/{org}/imports": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * @description A view under /api/v1/orgs/{org}/. Subclasses name an action per method; a method without one is refused.
+         *
+         *     After `initial()`, `self.org` and `self.member` are set. Who is no member gets the same 404 as for an organisation that
+         *     does not exist; a member without the permission gets 403.
+         */
+        get: operations["list_imports"];
+        put?: never;
+        /** @description Starts an import. Of an upload, send the parts next; everything else goes on by itself. */
+        post: operations["start_import"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/orgs/{org}/imports/{import_id}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * @description A view under /api/v1/orgs/{org}/. Subclasses name an action per method; a method without one is refused.
+         *
+         *     After `initial()`, `self.org` and `self.member` are set. Who is no member gets the same 404 as for an organisation that
+         *     does not exist; a member without the permission gets 403.
+         */
+        get: operations["get_import"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/orgs/{org}/imports/{import_id}/cancel": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * @description A view under /api/v1/orgs/{org}/. Subclasses name an action per method; a method without one is refused.
+         *
+         *     After `initial()`, `self.org` and `self.member` are set. Who is no member gets the same 404 as for an organisation that
+         *     does not exist; a member without the permission gets 403.
+         */
+        post: operations["cancel_import"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/orgs/{org}/imports/{import_id}/files/{name}/parts/{number}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        /** @description A part of an uploaded file, numbered from 0. The same part again is harmless. */
+        put: operations["send_import_part"];
         post?: never;
         delete?: never;
         options?: never;
@@ -771,6 +940,23 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/orgs/{org}/models/{name}/versions/{number}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        post?: never;
+        /** @description Lets go of a version's files. Not while a deployment runs the model. */
+        delete: operations["delete_model_version"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/orgs/{org}/models/{name}/versions/{number}/conversions": {
         parameters: {
             query?: never;
@@ -947,6 +1133,51 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/orgs/{org}/source-credentials": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * @description A view under /api/v1/orgs/{org}/. Subclasses name an action per method; a method without one is refused.
+         *
+         *     After `initial()`, `self.org` and `self.member` are set. Who is no member gets the same 404 as for an organisation that
+         *     does not exist; a member without the permission gets 403.
+         */
+        get: operations["list_source_credentials"];
+        put?: never;
+        /** @description Keeps a key to a place where models are. Its secret is sealed, never shown, and sent to that host only. */
+        post: operations["create_source_credential"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/orgs/{org}/source-credentials/{name}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        post?: never;
+        /**
+         * @description A view under /api/v1/orgs/{org}/. Subclasses name an action per method; a method without one is refused.
+         *
+         *     After `initial()`, `self.org` and `self.member` are set. Who is no member gets the same 404 as for an organisation that
+         *     does not exist; a member without the permission gets 403.
+         */
+        delete: operations["delete_source_credential"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/orgs/{org}/statements": {
         parameters: {
             query?: never;
@@ -1035,6 +1266,28 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/orgs/{org}/storage": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * @description A view under /api/v1/orgs/{org}/. Subclasses name an action per method; a method without one is refused.
+         *
+         *     After `initial()`, `self.org` and `self.member` are set. Who is no member gets the same 404 as for an organisation that
+         *     does not exist; a member without the permission gets 403.
+         */
+        get: operations["get_storage"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/orgs/{org}/usage": {
         parameters: {
             query?: never;
@@ -1096,6 +1349,16 @@ export interface components {
             role: components["schemas"]["RoleEnum"];
             signed_in: boolean;
         };
+        AdapterOut: {
+            rank: number;
+            /** Format: double */
+            alpha: number;
+            target_modules: string[];
+            /** @description What the adapter itself calls its base; may be empty */
+            base_name: string;
+            /** @description Those that load it beside its base */
+            engines: string[];
+        };
         /** @description Money as decimal strings in US dollars. */
         AlternativeOut: {
             label: string;
@@ -1127,6 +1390,8 @@ export interface components {
             /** Format: int64 */
             size: number;
             engines: string[];
+            /** @description Of a LoRA adapter; null for a whole model */
+            readonly adapter: components["schemas"]["AdapterOut"] | null;
         };
         /** @description The base of every request body. Nested ones are strict too; the error names the path, as in `needs.context_length`. */
         BudgetChangeInRequest: {
@@ -1180,9 +1445,37 @@ export interface components {
             id: string;
             name: string | null;
         };
+        /** @description What is absent stays. */
+        CapacityLimitsInRequest: {
+            /**
+             * Format: int64
+             * @description Replicas together; null: no limit
+             */
+            replicas?: number | null;
+            /**
+             * Format: int64
+             * @description GPUs together; null: no limit
+             */
+            gpus?: number | null;
+            /**
+             * Format: int64
+             * @description Bytes that were planned for replicas together; null: no limit
+             */
+            memory?: number | null;
+        };
+        CapacityLimitsOut: {
+            replicas?: number | null;
+            gpus?: number | null;
+            /** Format: int64 */
+            memory?: number | null;
+        };
+        CapacityOut: {
+            quota: components["schemas"]["CapacityLimitsOut"];
+            used: components["schemas"]["UsedOut"];
+        };
         /**
-         * @description What is absent stays. `needs` and `pins` are replaced as a whole. `limits`, `sleep_after_seconds` and `hold_seconds` make no
-         *     new revision.
+         * @description What is absent stays. `needs` and `pins` are replaced as a whole. `limits`, `sleep_after_seconds`, `hold_seconds`,
+         *     `min_replicas`, `max_replicas` and `priority` make no new revision.
          */
         ChangeInRequest: {
             version?: number;
@@ -1197,6 +1490,12 @@ export interface components {
             sleep_after_seconds?: number | null;
             /** @description How long a request waits for it to wake or start */
             hold_seconds?: number;
+            /** @description The least replicas that scaling may ask for; 0: it may sleep; null: the revision's number of replicas */
+            min_replicas?: number | null;
+            /** @description The most replicas that scaling may ask for; null: the revision's number of replicas */
+            max_replicas?: number | null;
+            /** @description Among the organisation's own deployments: who gets room first, and who makes room when there is too little */
+            priority?: number;
         };
         ChangeOut: {
             applied: number;
@@ -1326,6 +1625,22 @@ export interface components {
             /** @description Cursor of the next page */
             next: string | null;
         };
+        /** @enum {string} */
+        CredentialKindEnum: "s3" | "hub" | "bearer";
+        CredentialOut: {
+            name: string;
+            kind: components["schemas"]["CredentialKindEnum"];
+            host: string;
+            hint: string;
+            /** Format: date-time */
+            readonly created_at: string;
+        };
+        /** @description One page of a list. */
+        CredentialPage: {
+            items: components["schemas"]["CredentialOut"][];
+            /** @description Cursor of the next page */
+            next: string | null;
+        };
         /** @description The base of every request body. Nested ones are strict too; the error names the path, as in `needs.context_length`. */
         DeployInRequest: {
             model: string;
@@ -1347,7 +1662,7 @@ export interface components {
             model_id: string;
             model: string;
             version: number;
-            state: components["schemas"]["DeploymentOutStateEnum"];
+            state: components["schemas"]["DeploymentStateEnum"];
             /** Format: date-time */
             state_since: string;
             desired: components["schemas"]["DesiredEnum"];
@@ -1376,15 +1691,20 @@ export interface components {
             stable: number | null;
             /** @description How many are to answer now */
             wanted_replicas: number;
+            /** @description null: the revision's number of replicas */
+            min_replicas: number | null;
+            /** @description null: the revision's number of replicas */
+            max_replicas: number | null;
+            priority: number;
         };
-        /** @enum {string} */
-        DeploymentOutStateEnum: "queued" | "starting" | "ready" | "updating" | "degraded" | "asleep" | "stopping" | "paused" | "failed" | "deleted";
         /** @description One page of a list. */
         DeploymentPage: {
             items: components["schemas"]["DeploymentOut"][];
             /** @description Cursor of the next page */
             next: string | null;
         };
+        /** @enum {string} */
+        DeploymentStateEnum: "queued" | "starting" | "ready" | "updating" | "degraded" | "asleep" | "stopping" | "paused" | "failed" | "deleted";
         /** @enum {string} */
         DesiredEnum: "running" | "paused" | "deleted";
         ErasedOut: {
@@ -1454,6 +1774,85 @@ export interface components {
             /** @description "ok" */
             status: string;
         };
+        ImportDetailOut: {
+            /** Format: uuid */
+            readonly id: string;
+            name: string;
+            source: components["schemas"]["ImportSourceEnum"];
+            state?: components["schemas"]["ImportStateEnum"];
+            origin?: string;
+            /** Format: int64 */
+            bytes_done?: number;
+            /** Format: int64 */
+            bytes_total?: number | null;
+            /** Format: int64 */
+            rate?: number | null;
+            /** @description At the present rate; null when nobody can tell */
+            readonly seconds_left: number | null;
+            code?: string;
+            message?: string;
+            /** @description Numbers and names of `code`, for a message in another language */
+            params: {
+                [key: string]: unknown;
+            };
+            /** @description Number of the model version it became */
+            readonly version: number | null;
+            /** Format: date-time */
+            readonly created_at: string;
+            /** Format: date-time */
+            finished_at?: string | null;
+            files: components["schemas"]["ImportFileOut"][];
+            /** @description Of an upload: parts that have not arrived, from 0 */
+            readonly missing: components["schemas"]["MissingPartsOut"][];
+            /** @description Size of every part but a file's last */
+            readonly part_bytes: number;
+        };
+        ImportFileOut: {
+            name: string;
+            /** Format: int64 */
+            size?: number | null;
+            sha256?: string;
+            /** Format: int64 */
+            done?: number;
+        };
+        ImportOut: {
+            /** Format: uuid */
+            readonly id: string;
+            name: string;
+            source: components["schemas"]["ImportSourceEnum"];
+            state?: components["schemas"]["ImportStateEnum"];
+            origin?: string;
+            /** Format: int64 */
+            bytes_done?: number;
+            /** Format: int64 */
+            bytes_total?: number | null;
+            /** Format: int64 */
+            rate?: number | null;
+            /** @description At the present rate; null when nobody can tell */
+            readonly seconds_left: number | null;
+            code?: string;
+            message?: string;
+            /** @description Numbers and names of `code`, for a message in another language */
+            params: {
+                [key: string]: unknown;
+            };
+            /** @description Number of the model version it became */
+            readonly version: number | null;
+            /** Format: date-time */
+            readonly created_at: string;
+            /** Format: date-time */
+            finished_at?: string | null;
+        };
+        /** @description One page of a list. */
+        ImportPage: {
+            items: components["schemas"]["ImportOut"][];
+            /** @description Cursor of the next page */
+            next: string | null;
+        };
+        /** @enum {string} */
+        ImportSourceEnum: "upload" | "hub" | "s3" | "url" | "path";
+        /** @enum {string} */
+        ImportStateEnum: "receiving" | "queued" | "listing" | "fetching" | "verifying" | "storing" | "done" | "failed" | "cancelled";
         /** @description The base of every request body. Nested ones are strict too; the error names the path, as in `needs.context_length`. */
         InvitationInRequest: {
             /** Format: email */
@@ -1536,6 +1935,38 @@ export interface components {
         KeyStatusEnum: "active" | "expired" | "revoked";
         /** @enum {string} */
         LanguageEnum: "en" | "zh-hans";
+        LibraryModelOut: {
+            key: string;
+            title: string;
+            publisher: string;
+            /** @description On the hub; empty: comes with Berth */
+            repository: string;
+            /** @description Pattern for an import; empty: all that belongs to it */
+            files: string;
+            /** @description Suggested name in the organisation */
+            name: string;
+            licence: string;
+            licence_url: string;
+            /** @description The hub wants its terms to be agreed to first */
+            gated: boolean;
+            parameters: number;
+            active_parameters: number;
+            context_length: number;
+            /** @description Bytes to fetch, about */
+            size: number;
+            tasks: string[];
+            /** @description By language: en, zh */
+            good_for: {
+                [key: string]: string;
+            };
+            /** @description Where to begin with a plan */
+            needs: {
+                [key: string]: unknown;
+            };
+            offline: boolean;
+            /** @description Where the facts come from */
+            source: string;
+        };
         /** @description The base of every request body. Nested ones are strict too; the error names the path, as in `needs.context_length`. */
         LimitsInRequest: {
             /**
@@ -1684,6 +2115,10 @@ export interface components {
         };
         /** @enum {string} */
         MetricEnum: "tokens_per_second" | "ttft_ms";
+        MissingPartsOut: {
+            name: string;
+            parts: number[];
+        };
         /** @description What the file's header says. Everything that was read is here; these are the fields that every model has. */
         ModelFactsOut: {
             architecture: string;
@@ -1716,7 +2151,11 @@ export interface components {
             readonly id: string;
             number: number;
             source: string;
+            origin?: string;
             licence?: string;
+            /** @description Of an adapter: its base, as name@version */
+            readonly base: string | null;
+            notes: components["schemas"]["NoteOut"][];
             /** Format: date-time */
             readonly created_at: string;
             readonly facts: components["schemas"]["ModelFactsOut"];
@@ -1748,6 +2187,49 @@ export interface components {
         NewConversionInRequest: {
             /** @description of the GGUF artefact to be made */
             quantization: components["schemas"]["QuantizationEnum"];
+        };
+        /** @description The base of every request body. Nested ones are strict too; the error names the path, as in `needs.context_length`. */
+        NewCredentialInRequest: {
+            name: string;
+            kind: components["schemas"]["CredentialKindEnum"];
+            /** @description s3: the secret access key; hub, bearer: the token. Never shown again */
+            secret: string;
+            /** @description s3: the access key id */
+            key_id?: string;
+            /** @description s3, hub: address of the service, if not the usual one */
+            endpoint?: string;
+            /** @description s3 */
+            region?: string;
+            /** @description bearer: the host that gets the token */
+            host?: string;
+        };
+        /** @description The base of every request body. Nested ones are strict too; the error names the path, as in `needs.context_length`. */
+        NewImportInRequest: {
+            source: components["schemas"]["ImportSourceEnum"];
+            /** @description Of the model; a known name gets a new version */
+            name: string;
+            licence?: string;
+            description?: string;
+            /** @description Of an adapter: its base, as name or name@version */
+            base?: string;
+            /** @description Name of a credential for the source */
+            credential?: string;
+            /** @description Which files, as in *Q4_K_M* or folder/* */
+            files?: string;
+            /** @description hub: organisation/name */
+            repository?: string;
+            /** @description hub: branch, tag or commit; default main */
+            revision?: string;
+            /** @description hub: address of a mirror */
+            endpoint?: string;
+            /** @description s3: s3://bucket/folder/ */
+            uri?: string;
+            /** @description url: one for each file */
+            urls?: string[];
+            /** @description path: a file or folder of the server, for operators */
+            path?: string;
+            /** @description upload: the files that will come */
+            upload?: components["schemas"]["UploadFileInRequest"][];
         };
         /** @description The base of every request body. Nested ones are strict too; the error names the path, as in `needs.context_length`. */
         NewKeyInRequest: {
@@ -1801,11 +2283,13 @@ export interface components {
         /** @description The base of every request body. Nested ones are strict too; the error names the path, as in `needs.context_length`. */
         NewModelInRequest: {
             /** @description sample: the bundled SmolLM2. path: a GGUF file on the machine, for the operator */
-            source: components["schemas"]["SourceEnum"];
+            source: components["schemas"]["NewModelInSourceEnum"];
             /** @description Absolute path of the file */
             path?: string;
             name?: string;
         };
+        /** @enum {string} */
+        NewModelInSourceEnum: "sample" | "path";
         /** @description The base of every request body. Nested ones are strict too; the error names the path, as in `needs.context_length`. */
         NewOrgInRequest: {
             slug: string;
@@ -1816,6 +2300,14 @@ export interface components {
             message: string;
             /** Format: double */
             usual_seconds: number | null;
+        };
+        /** @description Noticed when the files were taken in, and no reason to refuse them. */
+        NoteOut: {
+            code: string;
+            message: string;
+            params: {
+                [key: string]: unknown;
+            };
         };
         /** @description The base of every request body. Nested ones are strict too; the error names the path, as in `needs.context_length`. */
         OrgInRequest: {
@@ -1844,7 +2336,7 @@ export interface components {
         /** @enum {string} */
         PeriodEnum: "day" | "month" | "total";
         /** @enum {string} */
-        PermissionsEnum: "org.read" | "org.update" | "members.read" | "members.write" | "keys.create" | "keys.read_own" | "keys.read_all" | "keys.create_service" | "models.read" | "models.write" | "deployments.read" | "deployments.write" | "deployments.delete" | "logs.read" | "infer" | "usage.read" | "billing.read" | "budgets.read" | "budgets.write" | "budgets.write_org" | "privacy.read" | "privacy.write" | "records.read" | "records.erase";
+        PermissionsEnum: "org.read" | "org.update" | "members.read" | "members.write" | "keys.create" | "keys.read_own" | "keys.read_all" | "keys.create_service" | "models.read" | "models.write" | "models.delete_all" | "deployments.read" | "deployments.write" | "deployments.delete" | "logs.read" | "infer" | "usage.read" | "billing.read" | "budgets.read" | "budgets.write" | "budgets.write_org" | "privacy.read" | "privacy.write" | "records.read" | "records.erase";
         PhaseOut: {
             phase: string;
             /** Format: date-time */
@@ -2061,6 +2553,21 @@ export interface components {
         };
         /** @enum {string} */
         QuantizationEnum: "F16" | "BF16" | "Q8_0" | "Q6_K" | "Q5_K_M" | "Q5_K_S" | "Q4_K_M" | "Q4_K_S" | "Q4_1" | "Q4_0" | "Q3_K_M" | "Q2_K";
+        QueueOut: {
+            /** @description 1 is the first */
+            position: number;
+            length: number;
+            /**
+             * Format: double
+             * @description How long others waited; null: nobody has yet
+             */
+            usual_seconds: number | null;
+        };
+        /** @description The base of every request body. Nested ones are strict too; the error names the path, as in `needs.context_length`. */
+        QuotaInRequest: {
+            /** @description null: no limit */
+            bytes: number | null;
+        };
         ReconciliationOut: {
             period: string;
             difference_micro: number;
@@ -2199,7 +2706,7 @@ export interface components {
             /** @description What it goes back to; null: the first revision */
             base?: number | null;
             strategy: components["schemas"]["StrategyEnum"];
-            status: components["schemas"]["RolloutOutStatusEnum"];
+            status: components["schemas"]["RolloutStatusEnum"];
             steps: number[];
             /** @description Index of the present one; beyond the last: it takes everything */
             step: number;
@@ -2218,8 +2725,6 @@ export interface components {
             /** Format: date-time */
             ended_at?: string | null;
         };
-        /** @enum {string} */
-        RolloutOutStatusEnum: "progressing" | "paused" | "watching" | "completed" | "rolled_back" | "superseded";
         /** @description One page of a list. */
         RolloutPage: {
             items: components["schemas"]["RolloutOut"][];
@@ -2227,13 +2732,38 @@ export interface components {
             next: string | null;
         };
         /** @enum {string} */
+        RolloutStatusEnum: "progressing" | "paused" | "watching" | "completed" | "rolled_back" | "superseded";
+        ScaledOut: {
+            /** Format: date-time */
+            at: string;
+            before: number;
+            after: number;
+            reason: string;
+        };
+        /** @enum {string} */
         ScopeEnum: "org" | "deployment" | "key" | "member";
         SidesOut: {
             old: components["schemas"]["EvidenceOut"];
             new: components["schemas"]["EvidenceOut"];
         };
-        /** @enum {string} */
-        SourceEnum: "sample" | "path";
+        StartOut: {
+            replica: string;
+            revision: number;
+            phase: string;
+            /** Format: date-time */
+            phase_since: string;
+            /** @description Bytes so far, where known */
+            done: number | null;
+            total: number | null;
+            percent: number | null;
+            /**
+             * Format: double
+             * @description Of this phase
+             */
+            usual_seconds: number | null;
+            /** Format: double */
+            usually_ready_in_seconds: number;
+        };
         StatementDetailOut: {
             period: string;
             status: components["schemas"]["StatementStatusEnum"];
@@ -2276,6 +2806,34 @@ export interface components {
         };
         /** @enum {string} */
         StatementStatusEnum: "open" | "closed";
+        StatusOut: {
+            state: components["schemas"]["DeploymentStateEnum"];
+            /** Format: date-time */
+            state_since: string;
+            reason: string;
+            message: string;
+            next: components["schemas"]["NextOut"] | null;
+            /** @description While it waits for room */
+            queue: components["schemas"]["QueueOut"] | null;
+            /** @description Replicas on their way */
+            starts: components["schemas"]["StartOut"][];
+            ready: number;
+            wanted: number;
+            least: number;
+            most: number;
+            rollout: components["schemas"]["RolloutOut"] | null;
+            /** @description Latest changes of the number of replicas, newest first */
+            scaling: components["schemas"]["ScaledOut"][];
+            planned_against_measured: components["schemas"]["PlanCheckOut"][];
+        };
+        StorageOut: {
+            /** @description Bytes of all model versions; what several share counts once */
+            used: number;
+            /** @description Bytes of imports on their way */
+            coming: number;
+            /** @description Bytes; null: no limit */
+            quota: number | null;
+        };
         /** @enum {string} */
         StrategyEnum: "rolling" | "canary" | "shadow";
         SumsOut: {
@@ -2344,6 +2902,13 @@ export interface components {
         };
         /** @enum {string} */
         UnitEnum: "input_token" | "cached_token" | "output_token";
+        /** @description The base of every request body. Nested ones are strict too; the error names the path, as in `needs.context_length`. */
+        UploadFileInRequest: {
+            name: string;
+            size: number;
+            /** @description Compared with what arrived */
+            sha256?: string;
+        };
         UsageEventOut: {
             /** Format: uuid */
             id: string;
@@ -2398,6 +2963,11 @@ export interface components {
             reconciles_with: components["schemas"]["ReconciliationOut"] | null;
             /** Format: date-time */
             from: string;
+        };
+        UsedOut: {
+            replicas: number;
+            gpus: number;
+            memory: number;
         };
         UserOut: {
             /** Format: uuid */
@@ -2731,6 +3301,44 @@ export interface operations {
             };
         };
     };
+    list_library: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["LibraryModelOut"][];
+                };
+            };
+            /** @description Error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": {
+                        error: {
+                            code: string;
+                            message: string;
+                            params: {
+                                [key: string]: unknown;
+                            };
+                            field: string | null;
+                            request_id: string;
+                        };
+                    };
+                };
+            };
+        };
+    };
     me: {
         parameters: {
             query?: never;
@@ -2811,6 +3419,50 @@ export interface operations {
             };
         };
     };
+    set_quota: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                org: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: {
+            content: {
+                "application/json": components["schemas"]["CapacityLimitsInRequest"];
+            };
+        };
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["CapacityLimitsOut"];
+                };
+            };
+            /** @description Error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": {
+                        error: {
+                            code: string;
+                            message: string;
+                            params: {
+                                [key: string]: unknown;
+                            };
+                            field: string | null;
+                            request_id: string;
+                        };
+                    };
+                };
+            };
+        };
+    };
     resume_org: {
         parameters: {
             query?: never;
@@ -2828,6 +3480,50 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["OrgOut"];
+                };
+            };
+            /** @description Error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": {
+                        error: {
+                            code: string;
+                            message: string;
+                            params: {
+                                [key: string]: unknown;
+                            };
+                            field: string | null;
+                            request_id: string;
+                        };
+                    };
+                };
+            };
+        };
+    };
+    set_storage_quota: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                org: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["QuotaInRequest"];
+            };
+        };
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["StorageOut"];
                 };
             };
             /** @description Error */
@@ -3262,6 +3958,46 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["ChangedBudgetOut"];
+                };
+            };
+            /** @description Error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": {
+                        error: {
+                            code: string;
+                            message: string;
+                            params: {
+                                [key: string]: unknown;
+                            };
+                            field: string | null;
+                            request_id: string;
+                        };
+                    };
+                };
+            };
+        };
+    };
+    get_capacity: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                org: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["CapacityOut"];
                 };
             };
             /** @description Error */
@@ -4069,6 +4805,47 @@ export interface operations {
             };
         };
     };
+    get_deployment_status: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                name: string;
+                org: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["StatusOut"];
+                };
+            };
+            /** @description Error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": {
+                        error: {
+                            code: string;
+                            message: string;
+                            params: {
+                                [key: string]: unknown;
+                            };
+                            field: string | null;
+                            request_id: string;
+                        };
+                    };
+                };
+            };
+        };
+    };
     wake_deployment: {
         parameters: {
             query?: never;
@@ -4177,6 +4954,230 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["GatewaysOrChange"];
+                };
+            };
+            /** @description Error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": {
+                        error: {
+                            code: string;
+                            message: string;
+                            params: {
+                                [key: string]: unknown;
+                            };
+                            field: string | null;
+                            request_id: string;
+                        };
+                    };
+                };
+            };
+        };
+    };
+    list_imports: {
+        parameters: {
+            query?: {
+                /** @description `next` of the page before */
+                cursor?: string;
+                /** @description Items on a page, 50 if absent */
+                limit?: number;
+            };
+            header?: never;
+            path: {
+                org: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ImportPage"];
+                };
+            };
+            /** @description Error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": {
+                        error: {
+                            code: string;
+                            message: string;
+                            params: {
+                                [key: string]: unknown;
+                            };
+                            field: string | null;
+                            request_id: string;
+                        };
+                    };
+                };
+            };
+        };
+    };
+    start_import: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description 8 to 128 visible ASCII characters, best a random UUID. The same key and body within 24 h answer the same. */
+                "Idempotency-Key"?: string;
+            };
+            path: {
+                org: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["NewImportInRequest"];
+            };
+        };
+        responses: {
+            201: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ImportDetailOut"];
+                };
+            };
+            /** @description Error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": {
+                        error: {
+                            code: string;
+                            message: string;
+                            params: {
+                                [key: string]: unknown;
+                            };
+                            field: string | null;
+                            request_id: string;
+                        };
+                    };
+                };
+            };
+        };
+    };
+    get_import: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                import_id: string;
+                org: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ImportDetailOut"];
+                };
+            };
+            /** @description Error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": {
+                        error: {
+                            code: string;
+                            message: string;
+                            params: {
+                                [key: string]: unknown;
+                            };
+                            field: string | null;
+                            request_id: string;
+                        };
+                    };
+                };
+            };
+        };
+    };
+    cancel_import: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                import_id: string;
+                org: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ImportOut"];
+                };
+            };
+            /** @description Error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": {
+                        error: {
+                            code: string;
+                            message: string;
+                            params: {
+                                [key: string]: unknown;
+                            };
+                            field: string | null;
+                            request_id: string;
+                        };
+                    };
+                };
+            };
+        };
+    };
+    send_import_part: {
+        parameters: {
+            query?: never;
+            header: {
+                /** @description SHA-256, hexadecimal */
+                "X-Part-SHA256": string;
+            };
+            path: {
+                import_id: string;
+                name: string;
+                number: number;
+                org: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: {
+            content: {
+                "application/octet-stream": string;
+            };
+        };
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ImportOut"];
                 };
             };
             /** @description Error */
@@ -4814,6 +5815,47 @@ export interface operations {
             };
         };
     };
+    delete_model_version: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                name: string;
+                number: number;
+                org: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Done. */
+            204: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description Error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": {
+                        error: {
+                            code: string;
+                            message: string;
+                            params: {
+                                [key: string]: unknown;
+                            };
+                            field: string | null;
+                            request_id: string;
+                        };
+                    };
+                };
+            };
+        };
+    };
     start_conversion: {
         parameters: {
             query?: never;
@@ -5291,6 +6333,138 @@ export interface operations {
             };
         };
     };
+    list_source_credentials: {
+        parameters: {
+            query?: {
+                /** @description `next` of the page before */
+                cursor?: string;
+                /** @description Items on a page, 50 if absent */
+                limit?: number;
+            };
+            header?: never;
+            path: {
+                org: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["CredentialPage"];
+                };
+            };
+            /** @description Error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": {
+                        error: {
+                            code: string;
+                            message: string;
+                            params: {
+                                [key: string]: unknown;
+                            };
+                            field: string | null;
+                            request_id: string;
+                        };
+                    };
+                };
+            };
+        };
+    };
+    create_source_credential: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description 8 to 128 visible ASCII characters, best a random UUID. The same key and body within 24 h answer the same. */
+                "Idempotency-Key"?: string;
+            };
+            path: {
+                org: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["NewCredentialInRequest"];
+            };
+        };
+        responses: {
+            201: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["CredentialOut"];
+                };
+            };
+            /** @description Error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": {
+                        error: {
+                            code: string;
+                            message: string;
+                            params: {
+                                [key: string]: unknown;
+                            };
+                            field: string | null;
+                            request_id: string;
+                        };
+                    };
+                };
+            };
+        };
+    };
+    delete_source_credential: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                name: string;
+                org: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Done. */
+            204: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description Error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": {
+                        error: {
+                            code: string;
+                            message: string;
+                            params: {
+                                [key: string]: unknown;
+                            };
+                            field: string | null;
+                            request_id: string;
+                        };
+                    };
+                };
+            };
+        };
+    };
     statements_list: {
         parameters: {
             query?: never;
@@ -5437,6 +6611,46 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["LineEventPage"];
+                };
+            };
+            /** @description Error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": {
+                        error: {
+                            code: string;
+                            message: string;
+                            params: {
+                                [key: string]: unknown;
+                            };
+                            field: string | null;
+                            request_id: string;
+                        };
+                    };
+                };
+            };
+        };
+    };
+    get_storage: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                org: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["StorageOut"];
                 };
             };
             /** @description Error */

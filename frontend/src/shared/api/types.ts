@@ -54,7 +54,7 @@ export type Rejected = Schemas["RejectedOut"];
 export type Estimate = Schemas["EstimateOut"];
 
 export type Deployment = Whole<Schemas["DeploymentOut"]>;
-export type DeploymentState = Schemas["StateEnum"];
+export type DeploymentState = Schemas["DeploymentStateEnum"];
 export type DeploymentChange = Schemas["ChangeInRequest"];
 export type Replica = Whole<Schemas["ReplicaOut"]>;
 export type Revision = Whole<Schemas["RevisionOut"]>;

@@ -22,7 +22,15 @@ from django.test import Client
 
 from berth.billing.models import Budget
 from berth.catalog.facts import FACTS_FORMAT, ArtefactFacts, AttentionGroup, ModelFacts, model_facts, to_json
-from berth.catalog.models import Artefact, ArtefactFile, Model, ModelVersion
+from berth.catalog.models import (
+    Artefact,
+    ArtefactFile,
+    ImportFile,
+    Model,
+    ModelImport,
+    ModelVersion,
+    SourceCredential,
+)
 from berth.deployments.models import Deployment, Replica, Revision, State
 from berth.deployments.planning import plan_artefact, plan_json
 from berth.keys.models import ApiKey
@@ -140,6 +148,36 @@ def artefact(of: ModelVersion, **fields: Any) -> Artefact:
         org=of.org, artefact=made, name="model.gguf", role="weights", size=made.size, sha256=digest
     )
     return made
+
+
+def model_import(organisation: Organisation, source: str = "upload", **fields: Any) -> ModelImport:
+    """An upload of one file that still receives its one part, unless something is overridden."""
+    size = fields.pop("size", 8)
+    values = {
+        "org": organisation,
+        "name": f"import-{next(_numbers)}",
+        "source": source,
+        "request": {},
+        "state": "receiving",
+    }
+    run = ModelImport.objects.create(**values | fields)
+    if source == "upload":
+        ImportFile.objects.create(org=organisation, run=run, name=f"model-{next(_numbers)}.gguf", size=size)
+        ModelImport.objects.for_org(organisation).filter(pk=run.pk).update(bytes_total=size)
+        run.refresh_from_db()
+    return run
+
+
+def source_credential(organisation: Organisation, **fields: Any) -> SourceCredential:
+    """Whose seal opens nothing; services make real ones."""
+    values = {
+        "org": organisation,
+        "name": f"credential-{next(_numbers)}",
+        "kind": "hub",
+        "host": "hub.example",
+        "sealed": b"x",
+    }
+    return SourceCredential.objects.create(**values | fields)
 
 
 def deployment(organisation: Organisation, name: str | None = None, **fields: Any) -> Deployment:

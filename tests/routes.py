@@ -85,6 +85,8 @@ class World:
         self.revision = self.deployment.revision
         self.model = self.revision.version.model
         self.artefact = self.revision.artefact
+        self.model_import = make.model_import(self.org)
+        self.credential = make.source_credential(self.org)
         self.event = make.usage_event(self.deployment, self.key)
         self.budget = make.budget(self.org, scope="deployment", subject_id=self.deployment.pk)
         self.invitation = Invitation.objects.create(
@@ -111,6 +113,11 @@ class World:
             "statements": "2026-11",
             "budgets": self.budget.pk,
             "lines": make.new_id(),
+            "imports": self.model_import.pk,
+            "files": self.model_import.files.get().name,
+            "parts": 0,
+            "source-credentials": self.credential.name,
+            "versions": self.revision.version.number,
             "records": make.new_id(),
         }
         assert before in values, f"Teach tests/routes.py what <{name}> after {before}/ is."

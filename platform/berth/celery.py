@@ -18,8 +18,6 @@ app.conf.beat_schedule = {
     "ingest usage events": {"task": "berth.metering.tasks.ingest", "schedule": 1.0, "options": {"expires": 5}},
     "ingest records": {"task": "berth.privacy.tasks.ingest", "schedule": 2.0, "options": {"expires": 5}},
     "expire records": {"task": "berth.privacy.tasks.expire", "schedule": 600.0, "options": {"expires": 600}},
-    "ingest records": {"task": "berth.privacy.tasks.ingest", "schedule": 2.0, "options": {"expires": 5}},
-    "expire records": {"task": "berth.privacy.tasks.expire", "schedule": 600.0, "options": {"expires": 600}},
     "rate usage events": {"task": "berth.billing.tasks.rate", "schedule": 2.0, "options": {"expires": 5}},
     "watch budgets": {"task": "berth.billing.tasks.watch_budgets", "schedule": 2.0, "options": {"expires": 5}},
     "close months": {"task": "berth.billing.tasks.close", "schedule": 3600.0, "options": {"expires": 3600}},
@@ -27,5 +25,8 @@ app.conf.beat_schedule = {
     "check plans": {"task": "berth.deployments.tasks.check_plans", "schedule": 60.0, "options": {"expires": 60}},
     "wake what is asked for": {"task": "berth.deployments.tasks.wake", "schedule": 0.5, "options": {"expires": 5}},
     "make artefacts": {"task": "berth.catalog.conversion.tasks.convert", "schedule": 2.0, "options": {"expires": 5}},
+    "move imports": {"task": "berth.catalog.tasks.sweep_imports", "schedule": 2.0, "options": {"expires": 5}},
+    "tidy the model store": {"task": "berth.catalog.tasks.tidy", "schedule": 300.0, "options": {"expires": 300}},
+    "adopt stray contents": {"task": "berth.catalog.tasks.adopt_strays", "schedule": 21_600.0, "options": {"expires": 3600}},
     "publish what changed": {"task": "berth.publishing.tasks.publish", "schedule": 5.0, "options": {"expires": 5}},
 }

@@ -10,7 +10,7 @@ from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from berth.catalog import selectors, services
+from berth.catalog import import_api, selectors, services
 from berth.catalog.models import Artefact, Model, ModelVersion
 from berth.catalog.uses import uses_of
 from berth.orgs.idempotency import idempotent
@@ -22,10 +22,25 @@ from berth.web.pagination import page, page_of
 from berth.web.serializers import PageQuery, StrictSerializer, read_body
 
 
+class AdapterOut(serializers.Serializer[Any]):
+    rank = serializers.IntegerField()
+    alpha = serializers.FloatField()
+    target_modules = serializers.ListField(child=serializers.CharField())
+    base_name = serializers.CharField(help_text="What the adapter itself calls its base; may be empty")
+    engines = serializers.ListField(child=serializers.CharField(), help_text="Those that load it beside its base")
+
+
 class ArtefactOut(serializers.ModelSerializer[Artefact]):
+    adapter = serializers.SerializerMethodField(help_text="Of a LoRA adapter; null for a whole model")
+
     class Meta:
         model = Artefact
-        fields = ["id", "format", "quantization", "size", "engines"]
+        fields = ["id", "format", "quantization", "size", "engines", "adapter"]
+
+    @extend_schema_field(AdapterOut(allow_null=True))
+    def get_adapter(self, artefact: Artefact) -> dict[str, Any] | None:
+        told = artefact.adapter
+        return {name: told.get(name) for name in map(str, AdapterOut().fields)} if told else None
 
 
 class ModelFactsOut(serializers.Serializer[Any]):
@@ -44,13 +59,27 @@ class ModelFactsOut(serializers.Serializer[Any]):
 _FACTS = tuple(str(name) for name in ModelFactsOut().fields)
 
 
+class NoteOut(serializers.Serializer[Any]):
+    """Noticed when the files were taken in, and no reason to refuse them."""
+
+    code = serializers.CharField()
+    message = serializers.CharField()
+    params = serializers.DictField()
+
+
 class ModelVersionOut(serializers.ModelSerializer[ModelVersion]):
     facts = serializers.SerializerMethodField()
+    base = serializers.SerializerMethodField(help_text="Of an adapter: its base, as name@version")
+    notes = NoteOut(many=True)
     artefacts = ArtefactOut(many=True)
 
     class Meta:
         model = ModelVersion
-        fields = ["id", "number", "source", "licence", "created_at", "facts", "artefacts"]
+        fields = ["id", "number", "source", "origin", "licence", "base", "notes", "created_at", "facts", "artefacts"]
+
+    @extend_schema_field(serializers.CharField(allow_null=True))
+    def get_base(self, version: ModelVersion) -> str | None:
+        return None if version.base is None else f"{version.base.model.name}@{version.base.number}"
 
     @extend_schema_field(ModelFactsOut)
     def get_facts(self, version: ModelVersion) -> dict[str, Any]:
@@ -117,4 +146,5 @@ def _add(view: OrgView, body: dict[str, Any], user: User) -> ModelVersion:
 urlpatterns = [
     path("orgs/<slug:org>/models", ModelsView.as_view()),
     path("orgs/<slug:org>/models/<str:name>", ModelView.as_view()),
+    *import_api.urlpatterns,
 ]

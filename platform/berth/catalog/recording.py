@@ -16,6 +16,7 @@ from berth.catalog import references
 from berth.catalog.facts import to_json
 from berth.catalog.files import Staged
 from berth.catalog.import_models import ModelImport
+from berth.catalog.intake.refused import Refused
 from berth.catalog.intake.verdict import Verdict
 from berth.catalog.models import Artefact, ArtefactFile, Model, ModelVersion
 from berth.catalog.store import store
@@ -62,7 +63,14 @@ def keep_version(
     heavy: Heavy = lambda work: work(),
 ) -> ModelVersion:
     """Puts the files that are needed and makes the version, or finds the one with the same files. `run`: the import that brought
-    them. Raises StoreFull, StoreUnavailable, QuotaExceeded."""
+    them. Raises Refused (an adapter without a base), StoreFull, StoreUnavailable, QuotaExceeded."""
+    if verdict.adapter is not None and where.base is None:
+        told = f" It says that it was trained on {verdict.adapter.base_name}." if verdict.adapter.base_name else ""
+        raise Refused(
+            "adapter_base_missing",
+            f"it is an adapter, which only works on top of its base.{told} Add the base first, and name it when you import the adapter.",
+            base=verdict.adapter.base_name,
+        )
     needed = {name: files[name] for name in verdict.roles}
     for attempt in range(TRIES):
         _put(needed, heavy)
@@ -167,7 +175,9 @@ def _record(files: Mapping[str, Staged], verdict: Verdict, where: Provenance, ru
         source=where.source,
         origin=where.origin[:400],
         licence=(where.licence or verdict.licence)[:80],
-        facts=to_json(facts) if facts is not None else _facts_of_adapter(where),
+        facts=to_json(facts)
+        if facts is not None
+        else (where.base.facts if where.base else {}),  # an adapter's are its base's
         base=where.base,
         digest=digest,
         notes=msgspec.to_builtins(verdict.notes),
@@ -176,8 +186,3 @@ def _record(files: Mapping[str, Staged], verdict: Verdict, where: Provenance, ru
     _artefact_of(version, files, verdict)
     publish_event(org.pk, "models", where.name, version.number, {"kind": "version_added", "version": version.number})
     return version
-
-
-def _facts_of_adapter(where: Provenance) -> dict[str, object]:
-    """Those of its base; without one nothing is known but what the adapter itself says."""
-    return dict(where.base.facts) if where.base is not None else {}

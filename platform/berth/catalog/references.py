@@ -113,3 +113,7 @@ def check_quota(org: Organisation, asked: int, run: ModelImport | None = None) -
     used = used_bytes(org) + coming_bytes(org, without=run)
     if used + asked > quota:
         raise QuotaExceeded(used=used, asked=asked, quota=quota)
+
+
+def storage_of(org: Organisation) -> dict[str, int | None]:
+    return {"used": used_bytes(org), "coming": coming_bytes(org), "quota": quota_of(org)}

@@ -43,9 +43,8 @@ def import_path(
     return _import(org, actor, file, name=name, source="path", licence=licence, description=description)
 
 
-def _import(
-    org: Organisation, actor: User | None, path: Path, *, name: str, source: str, licence: str, description: str
-) -> ModelVersion:
+def check_model_name(name: str) -> None:
+    """Raises ApiError."""
     if not NAME_FORM.fullmatch(name):
         raise ApiError(
             "invalid_name",
@@ -53,6 +52,12 @@ def _import(
             field="name",
             status=422,
         )
+
+
+def _import(
+    org: Organisation, actor: User | None, path: Path, *, name: str, source: str, licence: str, description: str
+) -> ModelVersion:
+    check_model_name(name)
     if not _FILE_FORM.fullmatch(path.name) or not path.name.lower().endswith(".gguf"):
         raise ApiError(
             "invalid_file_name",

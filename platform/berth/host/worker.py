@@ -17,7 +17,7 @@ from typing import cast
 import django
 from celery.beat import EmbeddedService
 
-QUEUES = ("deployments", "metering", "default")
+QUEUES = ("deployments", "metering", "imports", "default")
 THREADS = 8
 
 

@@ -21,6 +21,7 @@ class Action(StrEnum):
     KEYS_CREATE_SERVICE = "keys.create_service"
     MODELS_READ = "models.read"
     MODELS_WRITE = "models.write"
+    MODELS_DELETE_ALL = "models.delete_all"
     DEPLOYMENTS_READ = "deployments.read"
     DEPLOYMENTS_WRITE = "deployments.write"
     DEPLOYMENTS_DELETE = "deployments.delete"
@@ -53,6 +54,7 @@ MATRIX: dict[Action, frozenset[Role]] = {
     Action.KEYS_CREATE_SERVICE: _ADMINS,
     Action.MODELS_READ: _ALL,
     Action.MODELS_WRITE: _BUILDERS,
+    Action.MODELS_DELETE_ALL: _ADMINS,  # developers: versions that they added themselves
     Action.DEPLOYMENTS_READ: _ALL,
     Action.DEPLOYMENTS_WRITE: _BUILDERS,
     Action.DEPLOYMENTS_DELETE: _ADMINS,

@@ -85,11 +85,11 @@ STAGES = (
             " expert_layer_us.h20-unpacked collective_us.h20"),
     ),
     Stage(
-        "llamacpp", ("llamacpp", "llamacpp_vulkan"), SPEED,
-        _of("llamacpp", "weights_efficiency.hbm-cc8 weights_efficiency.hbm-cc9 weights_efficiency.gddr weights_efficiency.gddr-cc8.6"
-            " weights_efficiency.gddr-cc8.9 weights_efficiency.gddr-cc7.5 weights_efficiency.apple weights_efficiency.amd-gddr"
-            " weights_efficiency.unified weights_efficiency.cpu weights_efficiency.cpu-server weights_efficiency.cpu-small"
-            " weights_efficiency.cpu-old weights_efficiency.cpu-riscv decode_mfu.apple-unpacked kv_efficiency layer_us split_us")
+        "llamacpp", ("llamacpp", "llamacpp_2024", "llamacpp_vulkan"), SPEED,
+        _of("llamacpp", "weights_efficiency.gddr weights_efficiency.hbm clock_bytes weights_efficiency.apple weights_efficiency.amd-gddr"
+            " weights_efficiency.unified weights_efficiency.cpu weights_efficiency.cpu-arm weights_efficiency.cpu-server-ampere"
+            " weights_efficiency.cpu-small weights_efficiency.cpu-old weights_efficiency.cpu-riscv decode_mfu.apple-unpacked kv_efficiency"
+            " layer_us split_us")
         + _of("llamacpp_vulkan", "weights_efficiency.gddr weights_efficiency.amd-gddr weights_efficiency.intel-gddr layer_us"),
     ),
     Stage(
@@ -99,10 +99,9 @@ STAGES = (
             " layer_us collective_us"),
     ),
     Stage(
-        "llamacpp_prefill", ("llamacpp",), PREFILL,
-        _of("llamacpp", "prefill_mfu.hbm-cc8 prefill_mfu.hbm-cc9 prefill_mfu.gddr prefill_mfu.gddr-full prefill_mfu.apple"
-            " prefill_layer_us"
-            " attention_mfu.gddr split_prefill"),
+        "llamacpp_prefill", ("llamacpp", "llamacpp_2024"), PREFILL,
+        _of("llamacpp", "prefill_mfu.hbm prefill_mfu.gddr prefill_mfu.apple prefill_layer_us attention_mfu.gddr split_prefill")
+        + _of("llamacpp_2024", "unpacks"),
     ),
     Stage(
         "tensorrt_llm_mlperf", ("tensorrt_llm",), ("mlperf_offline_output_tok_s",),
@@ -115,10 +114,9 @@ STAGES = (
     Stage("autoawq_gemv_prefill", ("autoawq_gemv",), PREFILL, _of("autoawq_gemv", "prefill_mfu.default")),
     Stage("autoawq_prefill", ("autoawq",), PREFILL, _of("autoawq", "prefill_mfu.gddr prefill_layer_us")),
     Stage("autoawq_ipex", ("autoawq_ipex",), SPEED, _of("autoawq_ipex", "weights_efficiency.cpu-server kv_efficiency layer_us")),
-    Stage("exllama", ("exllama",), SPEED, _of("exllama", "weights_efficiency.gddr weights_efficiency.hbm layer_us")),
-    Stage("exllamav2", ("exllamav2",), SPEED, _of("exllamav2", "weights_efficiency.gddr-cc8.6 weights_efficiency.gddr-cc8.9"
-            " layer_us step_us")),
-    Stage("mlc", ("mlc",), SPEED, _of("mlc", "weights_efficiency.gddr weights_efficiency.hbm layer_us collective_us")),
+    Stage("exllama", ("exllama",), SPEED, _of("exllama", "weights_efficiency.gddr clock_bytes layer_us")),
+    Stage("exllamav2", ("exllamav2",), SPEED, _of("exllamav2", "weights_efficiency.gddr clock_bytes layer_us step_us")),
+    Stage("mlc", ("mlc",), SPEED, _of("mlc", "weights_efficiency.gddr clock_bytes layer_us collective_us")),
     Stage("onnxruntime", ("onnxruntime",), PREFILL, _of("onnxruntime", "prefill_mfu.fp16 prefill_layer_us")),
     Stage("pytorch", ("pytorch",), PREFILL, _of("pytorch", "prefill_mfu.fp16 prefill_layer_us")),
 )  # fmt: skip

@@ -70,7 +70,7 @@ def scheme_of(point: Measurement, model: ModelFacts) -> Scheme:
             name = told.group(0)
         elif other is not None:
             name = other.group(1) or "f32"
-    found = scheme(name, engine=engine.removesuffix("_vulkan").removesuffix("_v0"), native=model.native_quantization)
+    found = scheme(name, engine=re.sub(r"_(vulkan|v0|2024)$", "", engine), native=model.native_quantization)
     if found is None:
         raise Unanswerable(f"the weight format {point.quant} is not known")
     return found
@@ -114,7 +114,7 @@ def placement_of(point: Measurement, sections: Sections = None) -> Placement:
     engine = engine_of(point)
     chosen, gpu = scheme_of(point, model), gpu_of(point)
     if (
-        engine.removesuffix("_v0").removesuffix("_late") in SPLITTING
+        re.sub(r"_(v0|late|2024)$", "", engine) in SPLITTING
         and engine != "llamacpp_v0"
         and point.tensor_parallel in (None, 1)
     ):

@@ -7,11 +7,12 @@ that depends on the kind of memory or the element type is a table with its own `
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import cache, cached_property
+from functools import cache
 from typing import Any
 
 import msgspec
 
+from berth.planner.once import once
 from berth.planner.tables import document
 
 Table = Mapping[str, Any]
@@ -23,7 +24,7 @@ class Coefficients(msgspec.Struct, frozen=True, dict=True):
     engine: str
     chain: tuple[Table, ...]
 
-    @cached_property
+    @once
     def known(self) -> dict[tuple[str, ...], dict[str, float]]:
         """What was looked up already, by kinds and name."""
         return {}

@@ -14,6 +14,19 @@ from berth.planner.tables import rows
 GIB: Final = 1 << 30
 
 
+# Dense half-precision operations of a multiprocessor in a clock, by compute capability (NVIDIA's architecture white papers).
+_PER_CLOCK: Final = (
+    (12.0, 1024),
+    (11.0, 2048),
+    (10.0, 8192),
+    (9.0, 4096),
+    (8.6, 1024),
+    (8.0, 2048),
+    (7.0, 1024),
+    (5.0, 256),
+)
+
+
 class Gpu(msgspec.Struct, frozen=True):
     """One device. A CPU is one too: what counts is memory, bandwidth and arithmetic."""
 
@@ -32,6 +45,13 @@ class Gpu(msgspec.Struct, frozen=True):
     def peak(self, kind: str) -> float:
         """The rate for an element type; what the hardware lacks is computed in half precision."""
         return self.flops.get(kind) or self.flops["fp16"]
+
+    @property
+    def clocks(self) -> float | None:
+        """Multiprocessors x clock (per second) of an NVIDIA device: its tensor rate over what one of them does in a clock. None: another
+        maker's, or not known."""
+        each = next((rate for least, rate in _PER_CLOCK if self.capability >= least), None)
+        return None if not each else self.flops["fp16"] / (each / 2 if self.halved else each)
 
     @property
     def is_cpu(self) -> bool:

@@ -176,6 +176,8 @@ def engine_key(runtime: str, version: str) -> str:
     name = next((key for pattern, key in _ENGINES if re.search(pattern, text)), "")
     if name in ("vllm", "tensorrt_llm", "llamacpp") and _old(name, version):
         return f"{name}_v0"
+    if name == "llamacpp" and _packed_later(version):
+        return "llamacpp_2024"
     if name == "transformers":
         return name + _transformers_generation(version)
     if name == "autoawq" and version.upper() == "GEMV":
@@ -189,6 +191,14 @@ def _transformers_generation(version: str) -> str:
     if match is None or int(match.group(1)) < 40:
         return "_v0"
     return "_late" if int(match.group(1)) >= 50 else ""
+
+
+def _packed_later(version: str) -> bool:
+    """llama.cpp until July 2024 (b3500) unpacked weights before it multiplied many tokens with them."""
+    text = version.strip().lower()
+    if build := re.match(r"b(\d{3,5})\b", text):
+        return int(build.group(1)) < 3500
+    return re.search(r"\b(jan|feb|mar|apr|may|jun)\w*\.? 2024|2024-0[1-6]", text) is not None
 
 
 def _old(name: str, version: str) -> bool:

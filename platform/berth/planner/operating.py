@@ -33,15 +33,10 @@ class Speed(msgspec.Struct, frozen=True):
     step: float
     prefilling: float  # share of the engine's time that prompts take
     rate: float  # requests a second
-    output: float  # tokens of a reply
+    running: float  # requests in the replica, also those that wait for their first token
 
     def reply(self, tokens: float) -> float:
         return self.first + max(0.0, tokens - 1.0) * self.tpot
-
-    @property
-    def running(self) -> float:
-        """Requests in the replica, also those that wait for their first token."""
-        return self.rate * self.reply(self.output)
 
 
 class Margins(msgspec.Struct, frozen=True):
@@ -69,6 +64,12 @@ class Replica:
         self.others = 1.0 if clients is None else (clients - 1.0) / clients
         self.known: dict[float, Speed] = {}
 
+    def by_itself(self) -> Replica:
+        """With one client, who never meets another one."""
+        one = Replica(self.place, self.demand, self.limit, self.margins)
+        one.others = 0.0
+        return one
+
     def speed(self, decoding: float) -> Speed:
         found = self.known.get(decoding)
         if found is None:
@@ -88,7 +89,8 @@ class Replica:
         waiting = 0.5 * step * min(1.0, beside)
         first = self.alone + waiting + queue
         late = self.alone + 2.0 * waiting + 3.0 * queue + share * self.work
-        return Speed(decoding, first, late, tpot, step, share, rate, output)
+        running = rate * (first + max(0.0, output - 1.0) * tpot)
+        return Speed(decoding, first, late, tpot, step, share, rate, running)
 
     def carries(self, speed: Speed) -> float:
         """In the unit of the demand: people, open streams, or requests a second."""
@@ -205,7 +207,8 @@ def at_share(replica: Replica, replicas: int) -> Speed:
     """Of each of so many replicas that share the whole demand."""
     wanted = replica.demand.amount / replicas
     clients = replica.demand.clients
-    if clients is not None and wanted <= 1.0:
+    if clients is not None and replicas >= clients:
+        replica = replica.by_itself()
         wanted = min(wanted, replica.carries(replica.speed(1.0)))
     low, high = math.log(1e-6), math.log(max(1e-3, 2.0 * replica.limit))
     point = min(high, math.log(wanted))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cached_property
+from functools import lru_cache
 from typing import Any
 
 import msgspec
@@ -11,6 +11,7 @@ import msgspec
 from berth.catalog.facts import AttentionGroup, ModelFacts
 from berth.planner.coefficients import Coefficients
 from berth.planner.hardware import Gpu
+from berth.planner.once import once
 from berth.planner.quantization import Scheme
 from berth.planner.weights import Weights
 
@@ -32,7 +33,7 @@ class Placement(msgspec.Struct, frozen=True, dict=True):
     def devices(self) -> int:
         return max(self.tensor_parallel * self.pipeline_parallel, self.split_layers)
 
-    @cached_property
+    @once
     def kv_shares(self) -> int:
         """Over how many devices of a tensor-parallel group a token's cache is spread."""
         if self.attention_replicas > 1:
@@ -44,25 +45,12 @@ class Placement(msgspec.Struct, frozen=True, dict=True):
         """A coefficient for this engine, memory and element type."""
         return self._values(name)
 
-    @cached_property
+    @once
     def _kinds(self) -> tuple[str, ...]:
-        kind = self.gpu.kind
-        suffixes = [f"cc{self.gpu.capability:g}"] if self.gpu.capability else []
-        if self.gpu.vendor == "nvidia" and not self.gpu.halved:
-            suffixes.append("full")
-        if self.scheme.unpacked:
-            suffixes.insert(0, "unpacked")
-        if self.gpu.vendor != "nvidia":
-            suffixes.insert(0, self.gpu.vendor)
-        suffixes.append(self.compute)
+        gpu, scheme = self.gpu, self.scheme
+        return _kinds(gpu.key, gpu.kind, gpu.vendor, gpu.capability, gpu.halved, scheme.unpacked, self.compute)
 
-        def named(stem: str) -> tuple[str, ...]:
-            return (*(f"{stem}-{suffix}" for suffix in suffixes), stem)
-
-        packed = ("unpacked",) if self.scheme.unpacked else ()
-        return (*named(self.gpu.key), *named(kind), *packed, self.compute)
-
-    @cached_property
+    @once
     def _values(self) -> Callable[[str], float]:
         known = self.coefficients.known.setdefault(self._kinds, {})
 
@@ -80,15 +68,35 @@ class Placement(msgspec.Struct, frozen=True, dict=True):
             store[name] = build() if build is dict else build(self)
         return store[name]
 
-    @cached_property
+    @once
     def _store(self) -> dict[str, Any]:
         return {}
 
-    @cached_property
+    @once
     def compute(self) -> str:
         """The element type that matrices are really multiplied in on this hardware."""
         wanted = self.scheme.compute
         return wanted if wanted in self.gpu.flops else "fp16"
+
+
+@lru_cache(maxsize=4096)
+def _kinds(
+    key: str, kind: str, vendor: str, capability: float, halved: bool, unpacked: bool, compute: str
+) -> tuple[str, ...]:
+    """What coefficients may depend on, the most particular first: "hbm-cc9", "gddr-unpacked", "intel-gddr", "fp8"."""
+    suffixes = [vendor] if vendor != "nvidia" else []
+    if unpacked:
+        suffixes.append("unpacked")
+    if capability:
+        suffixes.append(f"cc{capability:g}")
+    if vendor == "nvidia" and not halved:
+        suffixes.append("full")
+    suffixes.append(compute)
+
+    def named(stem: str) -> tuple[str, ...]:
+        return (*(f"{stem}-{suffix}" for suffix in suffixes), stem)
+
+    return (*named(key), *named(kind), *(("unpacked",) if unpacked else ()), compute)
 
 
 def group_token_bytes(group: AttentionGroup, kv_bits: int) -> float:

@@ -49,7 +49,7 @@ def _decode_rates(place: Placement) -> _Decode:
         fixed += place.value("split_us") * (place.split_layers - 1)
     if stages > 1:
         fixed += place.value("stage_us")
-    read_second = 1.0 / (stages * gpu.bandwidth * place.value("weights_efficiency"))
+    read_second = 1.0 / (stages * read_rate(place))
     return _Decode(
         fixed=MICRO * fixed,
         read=0.0 if model.experts else _read_per_device(place, 1.0) * read_second,
@@ -59,6 +59,16 @@ def _decode_rates(place: Placement) -> _Decode:
         sequence=MICRO * place.value("sequence_us") / place.attention_replicas,
         overlap=place.value("overlap"),
     )
+
+
+def read_rate(place: Placement) -> float:
+    """Bytes a second at which a device streams weights: its memory's share, or what its multiprocessors can ask for, where kernels keep few
+    requests in flight. That is why llama.cpp reads an A100 or H100 at half of its bandwidth and a 4090 at nine tenths."""
+    memory = place.gpu.bandwidth * place.value("weights_efficiency")
+    asked, clocks = place.value("clock_bytes"), place.gpu.clocks
+    if not asked or clocks is None:
+        return float(memory)
+    return 1.0 / smooth_max(1.0 / memory, 1.0 / (clocks * asked), 4.0)
 
 
 def _read_per_device(place: Placement, batch: float) -> float:
@@ -129,14 +139,20 @@ def prefill(place: Placement, tokens: float, context: float = 0.0) -> float:
     """`tokens` prompt tokens of one sequence after `context` that are already there (a cached prefix)."""
     fixed = MICRO * (place.value("prefill_layer_us") * place.model.layers + place.value("step_us"))
     busy = prefill_work(place, tokens, context)
-    reading = (
-        read_bytes(place.model, place.held, tokens)
-        / place.devices
-        / (place.gpu.bandwidth * place.value("weights_efficiency"))
-    )
+    if place.attention_replicas > 1:  # a prompt alone has its attention and its dense layers on one device
+        busy *= _alone(place)
+    if place.value("micro_batched"):  # one micro-batch after the other: the first one's reading comes on top
+        return busy + fixed + float(place.derived("micro_batch", _micro_batch)[0])
+    reading = read_bytes(place.model, place.held, tokens) / place.devices / read_rate(place)
     if place.split_layers > 1:
         reading *= place.split_layers
     return smooth_max(busy, reading, place.value("overlap")) + fixed
+
+
+def _alone(place: Placement) -> float:
+    routed = active_expert_parameters(place) / place.value("expert_mfu")
+    rest = max(0.0, body_parameters(place) - active_expert_parameters(place))
+    return (routed + rest * place.attention_replicas) / max(1.0, routed + rest)
 
 
 def prefill_work(place: Placement, tokens: float, context: float = 0.0) -> float:
@@ -146,20 +162,37 @@ def prefill_work(place: Placement, tokens: float, context: float = 0.0) -> float
     reach = context + tokens / 2.0
     for window, second in by_group:
         attention += second * (reach if window is None or reach < window else window)
-    return float(
-        tokens * (linear + attention) / _stages_at_once(place, tokens) + collectives(place, tokens) * collective
-    )
+    busy = tokens * (linear + attention)
+    if tokens and place.value("micro_batched"):
+        pieces = max(1.0, tokens / MICRO_BATCH)
+        read, unpacked = place.derived("micro_batch", _micro_batch)
+        busy += (
+            pieces - 1.0
+        ) * read + pieces * unpacked  # the first one's reading is shared with steps that run anyway
+    return float(busy / _stages_at_once(place, tokens) + collectives(place, tokens) * collective)
+
+
+def _micro_batch(place: Placement) -> tuple[float, float]:
+    """Seconds for each of llama.cpp's micro-batches, in which weights are read anew: for reading them, and for writing packed ones out in
+    half precision, which it did before it had kernels that multiply packed weights."""
+    model = place.model
+    whole = model.active_parameters + model.expert_parameters - active_expert_parameters(place)
+    unpacked = place.value("unpacks") * 2.0 * whole if place.scheme.unpacked else 0.0
+    each = place.split_layers / (place.devices * read_rate(place))
+    return read_bytes(model, place.held, MICRO_BATCH) * each, unpacked * each
 
 
 def _prefill_rates(place: Placement) -> tuple[float, tuple[tuple[int | None, float], ...], float]:
     """Seconds for a token's multiplications; by window, for a token's attention to one token; the share of collectives that shows."""
     model, gpu = place.model, place.gpu
     devices = place.tensor_parallel * place.pipeline_parallel
-    rate = gpu.peak(place.compute) * place.value("prefill_mfu") * devices
+    # Kernels that add up in half precision use the full rate of consumer cards.
+    doubled = 2.0 if gpu.halved and place.value("half_sums") else 1.0
+    rate = doubled * gpu.peak(place.compute) * place.value("prefill_mfu") * devices
     if model.experts:
         rate *= place.value("expert_mfu")
     query = model.query_heads_length or model.embedding_length
-    attention_rate = gpu.peak("fp16") * place.value("attention_mfu") * devices
+    attention_rate = doubled * gpu.peak("fp16") * place.value("attention_mfu") * devices
     groups = tuple((group.window, 4.0 * query * group.layers / attention_rate) for group in model.attention)
     return 2.0 * body_parameters(place) / rate, groups, place.value("prefill_collectives")
 

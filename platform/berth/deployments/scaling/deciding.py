@@ -1,0 +1,216 @@
+"""From load and memory to a number of replicas. Pure."""
+
+from __future__ import annotations
+
+from math import ceil
+from typing import Final
+
+import msgspec
+
+from berth.deployments.scaling.backlog import Backlog, foresee
+from berth.deployments.scaling.calendar import declared
+from berth.deployments.scaling.decision import Decision, Reason
+from berth.deployments.scaling.forecast import Outlook, outlook
+from berth.deployments.scaling.headroom import best_count
+from berth.deployments.scaling.holding import LEARNING, held, level, regret
+from berth.deployments.scaling.measured import Rate, rate_of
+from berth.deployments.scaling.observation import Observation
+from berth.deployments.scaling.state import Coming, State
+
+SPREAD: Final = 1.5  # of a request's work: mean square over mean
+BAND: Final = 0.06  # a replica goes only if the others could do so much more than is needed
+EASE: Final = 0.02  # of a replica that may be missing before another one is asked for
+DRAIN: Final = 12.0  # seconds in which a backlog is to be gone once the replicas for it are ready
+MOST_SURGE: Final = 4.0  # times what the rate alone needs
+WITHIN: Final = 2.0  # times the planned concurrency may be within a replica at once; more waits at the gateway
+
+
+class Load(msgspec.Struct, frozen=True):
+    """What a decision rests on."""
+
+    outlook: Outlook
+    head_room: float
+    rate: Rate | None
+    backlog: Backlog
+    concurrency: int | None
+
+
+def decide(observation: Observation, state: State) -> tuple[Decision, State]:
+    load = _load(observation, state)
+    state = held(observation, state, load.outlook)
+    need, wanted, keep, reasons = _wanted(observation, state, load)
+    current = state.desired
+    desired = max(wanted, min(current, keep))
+    if desired > wanted:
+        reasons.insert(0, _held(desired, wanted))
+    desired = _bounded(observation, state, desired, reasons)
+    state = regret(observation, state, current, desired)
+    coming = state.coming
+    if desired > observation.ready + observation.starting:
+        more = desired - observation.ready - observation.starting
+        coming = (*coming, Coming(observation.now + observation.cold_start, more))
+    decision = Decision(
+        desired=desired,
+        reasons=tuple(reasons),
+        concurrency=load.concurrency,
+        need=need,
+        forecast=level(state),
+        rate=load.outlook.rate,
+        capacity=None if load.rate is None else load.rate.alone,
+        head_room=load.head_room,
+    )
+    return decision, msgspec.structs.replace(state, desired=desired, coming=coming)
+
+
+def count_for(observation: Observation, state: State, rate: Rate, expected: float) -> int:
+    """Replicas for so much work a second, with the head-room that the owner asks for or that is worth its price."""
+    policy = observation.policy
+    if policy.head_room is not None:
+        return ceil(rate.replicas(expected * policy.head_room) - EASE)
+    return best_count(state.surprises, rate, expected, 1.0 - policy.goals.share, max(1.0, policy.most_head_room))
+
+
+def rate_for(observation: Observation, state: State) -> Rate | None:
+    return rate_of(observation.capacity, state.corrected.factor, residence(state), state.corrected.seen)
+
+
+def residence(state: State) -> float | None:
+    """Seconds that a request spends in a replica, by Little's law over the last minute."""
+    rate = state.history.rate(60.0)
+    if rate <= 0 or state.mix.in_flight <= 0:
+        return None
+    return state.mix.in_flight / rate
+
+
+def _load(observation: Observation, state: State) -> Load:
+    policy = observation.policy
+    head_room = policy.head_room or 1.0
+    growth = state.pattern.growth(observation.now, observation.cold_start) if policy.daily else 1.0
+    found = outlook(state.history, observation.cold_start, growth, SPREAD, head_room)
+    rate = rate_for(observation, state)
+    limit = _concurrency(observation, rate, state)
+    backlog = Backlog(0.0, 0.0)
+    if rate is not None:
+        inside = max(0.0, observation.in_flight - observation.ready * limit) if limit else 0.0
+        now_rate = found.jump or state.history.rate(20.0)
+        starts = [(each.at - observation.now, each.count) for each in state.coming]
+        backlog = foresee(
+            observation.queued + inside, now_rate, observation.ready, rate.full, starts, observation.cold_start
+        )
+    return Load(found, head_room, rate, backlog, limit)
+
+
+def _concurrency(observation: Observation, rate: Rate | None, state: State) -> int | None:
+    """Requests within a replica at once: enough that it is never idle, few enough that the last one does not wait too long."""
+    planned = observation.capacity.concurrency
+    if planned is None:
+        return None
+    limit = WITHIN * planned
+    if rate is not None:
+        slack = observation.policy.goals.most_wait_seconds - observation.cold_start
+        limit = min(limit, max(planned, rate.full * max(slack, 10.0)))
+    return max(1, ceil(limit))
+
+
+def _wanted(observation: Observation, state: State, load: Load) -> tuple[float, int, int, list[Reason]]:
+    """What the rate needs, how many are asked for, and how many are kept whatever was before."""
+    found, rate = load.outlook, load.rate
+    if rate is None:
+        return _without_capacity(observation, state)
+    prepared = level(state)
+    need = rate.replicas(max(found.expected, found.jump))
+    count = count_for(observation, state, rate, prepared)
+    keep = count_for(observation, state, rate, prepared * (1.0 + BAND))
+    if state.history.span < LEARNING:
+        keep = max(keep, state.desired)  # nothing is known yet that would say otherwise
+    reasons = [_by_rate(found.expected, load.head_room, need, count)]
+    if found.jump:
+        reasons.insert(0, _by_jump(found.jump, count))
+    now_rate = found.jump or found.rate
+    if load.backlog.peak > rate.full:
+        most = MOST_SURGE * max(1.0, need)
+        drain = min(most, (load.backlog.left / DRAIN + now_rate) / rate.full)
+        keep = max(keep, ceil(min(most, (load.backlog.peak / DRAIN + now_rate) / rate.full) - EASE))
+        if load.backlog.left > rate.full and ceil(drain - EASE) > count:
+            count = ceil(drain - EASE)
+            reasons.insert(0, _by_backlog(load.backlog.left, count))
+    return _with_floors(observation, rate, need, count, keep, reasons)
+
+
+def _with_floors(
+    observation: Observation, rate: Rate, need: float, count: int, keep: int, reasons: list[Reason]
+) -> tuple[float, int, int, list[Reason]]:
+    replicas, announced = declared(observation.policy.peaks, observation.now, 1.1 * observation.cold_start + 10.0)
+    floor = max(replicas, ceil(rate.replicas(announced) - EASE))
+    if floor > count:
+        count = floor
+        reasons.insert(0, Reason("peak", f"A declared peak asks for {floor}.", {"replicas": floor}))
+    return need, count, keep, reasons
+
+
+def _without_capacity(observation: Observation, state: State) -> tuple[float, int, int, list[Reason]]:
+    """Nobody knows yet what a replica can do: more only while requests wait, fewer never."""
+    waiting = observation.queued + (observation.engine_queue or 0.0)
+    planned = observation.capacity.concurrency
+    busy = observation.in_flight + observation.queued
+    count = ceil(busy / planned) if planned else state.desired + (1 if waiting > 0 and not observation.starting else 0)
+    floor = max(1 if busy else 0, declared(observation.policy.peaks, observation.now, observation.cold_start)[0])
+    count = max(count, floor)
+    text = "What a replica can do is not known yet."
+    return float(count), count, state.desired, [Reason("unknown_capacity", text, {"waiting": waiting})]
+
+
+def _bounded(observation: Observation, state: State, desired: int, reasons: list[Reason]) -> int:
+    policy = observation.policy
+    least, most = max(0, policy.least), max(0, policy.least, policy.most)
+    if least == 0:
+        declared_now = bool(reasons) and reasons[0].code == "peak"
+        if _may_sleep(observation, state) and not declared_now:
+            desired = 0
+        elif desired == 0:
+            desired = 1
+    if least == 0 and desired == 0:
+        reasons.insert(0, Reason("asleep", "Nobody asks for it.", {}))
+    if desired < least:
+        reasons.insert(0, Reason("least", f"At least {least} are kept.", {"replicas": least}))
+    if desired > most:
+        reasons.insert(
+            0, Reason("most", f"{desired} are needed, {most} are allowed.", {"needed": desired, "replicas": most})
+        )
+    return min(max(desired, least), most)
+
+
+def _asked(observation: Observation, state: State) -> bool:
+    return observation.in_flight > 0 or observation.queued > 0 or state.active_at == observation.now
+
+
+def _may_sleep(observation: Observation, state: State) -> bool:
+    """Nobody has asked since it was ready, for long enough."""
+    policy = observation.policy
+    if _asked(observation, state):
+        return False
+    if state.desired == 0:
+        return True
+    if policy.sleep_after is None or state.ready_since is None or observation.starting:
+        return False
+    since = max(state.ready_since, state.active_at or state.ready_since)
+    return observation.now - since >= policy.sleep_after
+
+
+def _held(desired: int, wanted: int) -> Reason:
+    return Reason(
+        "held", f"{wanted} would do now; {desired} are kept until that has held for a while.", {"wanted": wanted}
+    )
+
+
+def _by_rate(expected: float, head_room: float, need: float, count: int) -> Reason:
+    text = f"{expected:.2f} requests a second are expected; with {100 * (head_room - 1):.0f} % head-room that takes {count}."
+    return Reason("forecast", text, {"expected": expected, "head_room": head_room, "need": need})
+
+
+def _by_jump(jump: float, count: int) -> Reason:
+    return Reason("jump", f"Suddenly there are {jump:.2f} requests a second: that takes {count}.", {"rate": jump})
+
+
+def _by_backlog(left: float, count: int) -> Reason:
+    return Reason("backlog", f"About {left:.0f} requests will wait: {count} work them off quickly.", {"waiting": left})

@@ -1,0 +1,59 @@
+"""What will come when a replica that is asked for now is ready. Pure; work a second."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from berth.deployments.scaling.history import History, noise
+
+PANIC_WINDOWS: Final = (3.0, 6.0, 12.0, 24.0)  # seconds
+SURE: Final = 3.0  # standard deviations from which on more is no chance
+LASTING: Final = 180.0
+_LEVEL, _BEFORE = 60.0, 180.0
+_MOST_TREND: Final = 0.5
+DAMP: Final = 0.5  # growth seldom goes on as it was
+
+
+class Outlook(msgspec.Struct, frozen=True):
+    rate: float  # now
+    expected: float  # `ahead` seconds from now, if what was goes on
+    lasting: float  # what has lasted for minutes
+    jump: float  # what came suddenly, if it is more than could be expected; else 0
+
+
+def outlook(history: History, ahead: float, growth: float, spread: float, head_room: float) -> Outlook:
+    """`growth`: as the time of day tells; `spread`: of a request's work, mean square over mean."""
+    level = history.rate(_LEVEL)
+    expected = (level + _trend(history, level, ahead, spread)) * growth
+    return Outlook(level, expected, min(expected, history.rate(LASTING)), _jump(history, expected * head_room, spread))
+
+
+def _trend(history: History, level: float, ahead: float, spread: float) -> float:
+    """Growth that both the last minutes and the last half minute show, beyond chance."""
+    if history.span < 1.5 * _LEVEL:
+        return 0.0
+    reach = min(_BEFORE, history.span)
+    before = history.rate_between(reach, _LEVEL)
+    long = (level - before - noise(level, _LEVEL, spread)) / ((reach - _LEVEL) / 2.0 + _LEVEL / 2.0)
+    half = _LEVEL / 2.0
+    young, old = history.rate_between(half, 0.0), history.rate_between(_LEVEL, half)
+    short = (young - old + 1.5 * noise(level, half, spread)) / half
+    slope = min(long, short)
+    return max(0.0, min(DAMP * slope * (ahead + half), _MOST_TREND * level))
+
+
+def _jump(history: History, expected: float, spread: float) -> float:
+    """The stretch that shows most surely that there is more says how much. Only where even its lower bound is above `expected`."""
+    if len(history.times) < 2:
+        return 0.0
+    gap = history.times[-1] - history.times[-2]
+    best = found = 0.0
+    for window in PANIC_WINDOWS:
+        window = max(window, gap)
+        rate = history.rate(window)
+        sure = rate - SURE * noise(rate, window, spread)
+        if sure > best:
+            best, found = sure, rate
+    return found if best > expected else 0.0

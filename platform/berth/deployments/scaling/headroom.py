@@ -1,0 +1,77 @@
+"""How bursty a deployment is, and how much head-room that is worth. Pure.
+
+A forecast is compared with what came when its time was up; the ratios go into a histogram that forgets slowly. Head-room is bought
+as long as it costs less than the requests that would be late without it.
+"""
+
+from __future__ import annotations
+
+from math import ceil, exp, log
+from typing import Final
+
+import msgspec
+
+from berth.deployments.scaling.measured import Rate
+
+LEAST, STEP, BUCKETS = 0.9, 1.06, 64  # ratios from 0.9 to 35
+MEMORY: Final = 4 * 3_600.0  # seconds after which a comparison counts 1/e
+PRIOR: Final = ((1.0, 200.0), (1.1, 12.0))  # believed before anything was seen: ratio, weight
+KNEE: Final = 1.12  # times its capacity a replica still answers most requests in time
+MISS: Final = 0.06  # missing the whole allowance of late requests is worth so much more capacity
+
+
+class Surprises(msgspec.Struct, frozen=True):
+    """`weights[i]`: how much work came at LEAST * STEP**i times the forecast or a little more; in means of recent work."""
+
+    weights: tuple[float, ...] = ()
+    scale: float = 0.0  # the work of a usual comparison, so that a comparison weighs about 1
+
+    def with_ratio(self, ratio: float, work: float, elapsed: float) -> Surprises:
+        """`work`: how much came, so that many late requests count more than few. `elapsed`: seconds since the last comparison."""
+        weights = list(self.weights or _prior())
+        kept = exp(-elapsed / MEMORY)
+        weights = [each * kept for each in weights]
+        scale = work if self.scale <= 0 else self.scale + 0.02 * (work - self.scale)
+        if scale > 0 and work > 0:
+            weights[_bucket(ratio)] += min(work / scale, 20.0)
+        return Surprises(tuple(weights), scale)
+
+    def above(self, ratio: float) -> float:
+        """The share of work that comes at more than `ratio` times the forecast."""
+        weights = self.weights or _prior()
+        total = sum(weights)
+        if total <= 0:
+            return 0.0
+        place = log(max(ratio, LEAST) / LEAST) / log(STEP)
+        index = int(place)
+        if index >= BUCKETS:
+            return 0.0
+        part = weights[index] * (1.0 - (place - index))
+        return min(1.0, max(0.0, (part + sum(weights[index + 1 :])) / total))
+
+
+def best_count(surprises: Surprises, rate: Rate, expected: float, allowance: float, most: float) -> int:
+    """The number of replicas at which one more would cost more than the late requests that it spares. `expected`: work a second;
+    `allowance`: the share of requests that may be late; `most`: times `expected` beyond which nothing is bought."""
+    if expected <= 0:
+        return 0
+    least = rate.replicas(expected / KNEE)
+    last = max(ceil(least), ceil(rate.replicas(expected * most) - 1e-6))
+    price = MISS / max(allowance, 1e-4)
+    best, best_cost = 0, float("inf")
+    for count in range(max(1, ceil(least - 1e-6)), last + 1):
+        cost = count / least + price * surprises.above(KNEE * rate.work(count) / expected)
+        if cost < best_cost - 1e-9:
+            best, best_cost = count, cost
+    return best
+
+
+def _bucket(ratio: float) -> int:
+    return max(0, min(BUCKETS - 1, int(log(max(ratio, LEAST) / LEAST) / log(STEP))))
+
+
+def _prior() -> tuple[float, ...]:
+    weights = [0.0] * BUCKETS
+    for ratio, weight in PRIOR:
+        weights[_bucket(ratio)] += weight
+    return tuple(weights)

@@ -1,0 +1,60 @@
+"""Slow down: what was needed lately is kept for a while, longer where going down was regretted. Pure."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from berth.deployments.scaling.forecast import Outlook
+from berth.deployments.scaling.observation import Observation
+from berth.deployments.scaling.state import Hold, State
+
+LEARNING: Final = 90.0  # seconds after the first call in which nothing is taken away
+BRIEF: Final = 0.35  # of the stabilisation, for what has not lasted yet
+PANIC_HOLD: Final = 60.0  # seconds for which a jump is prepared for
+LONGEST_PATIENCE: Final = 4.0
+FORGIVEN: Final = 4 * 3_600.0  # seconds after which a regret counts half
+
+
+def held(observation: Observation, state: State, found: Outlook) -> State:
+    """The memory with what is foreseen now. What has lasted for minutes is kept for long, what came only just for a shorter time."""
+    now, policy = observation.now, observation.policy
+    holds = [each for each in state.holds if each.until > now]
+    long = policy.stabilisation * state.patience
+    for rate, seconds in ((found.lasting, long), (found.expected, long * BRIEF), (found.jump, PANIC_HOLD)):
+        if rate > 0:
+            holds = _with(holds, Hold(now + seconds, rate))
+    return msgspec.structs.replace(state, holds=tuple(holds))
+
+
+def level(state: State) -> float:
+    """Work a second that is prepared for."""
+    return max((each.rate for each in state.holds), default=0.0)
+
+
+def _with(holds: list[Hold], new: Hold) -> list[Hold]:
+    """Without those that another one outlasts with as much."""
+    if any(each.until >= new.until and each.rate >= new.rate for each in holds):
+        return holds
+    kept = [each for each in holds if each.until > new.until or each.rate > new.rate]
+    return [*kept, new]
+
+
+def regret(observation: Observation, state: State, before: int, after: int) -> State:
+    """To need again what was given away a short while ago means that it was given away too early: the next time takes twice as long."""
+    now, patience = observation.now, state.patience
+    if after < before:
+        had = max(before, state.had) if _lately(observation, state, now) else before
+        return msgspec.structs.replace(state, went_down_at=now, had=had)
+    if after > before and after >= state.had and _lately(observation, state, now):
+        patience = min(LONGEST_PATIENCE, 2.0 * patience)
+        return msgspec.structs.replace(state, patience=patience, regretted_at=now, went_down_at=None, had=0)
+    if patience > 1.0 and now - state.regretted_at > FORGIVEN:
+        return msgspec.structs.replace(state, patience=max(1.0, patience / 2.0), regretted_at=now)
+    return state
+
+
+def _lately(observation: Observation, state: State, now: float) -> bool:
+    went = state.went_down_at
+    return went is not None and now - went < observation.policy.stabilisation

@@ -1,0 +1,108 @@
+"""What a replica can really do: the planned capacity, corrected by how it answers at the load that it has. Pure."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from berth.deployments.scaling.observation import Capacity, Goals
+
+LEAST_FACTOR, MOST_FACTOR = 0.5, 3.0
+CLEAN: Final = 30.0  # seconds without a change of the fleet that an assessment covers at least
+ANSWERS: Final = 40.0  # in that time at least
+DOWN, RECOVER = 0.93, 7_200.0  # a correction at once; seconds after which one that was not confirmed is halved
+
+
+class Corrected(msgspec.Struct, frozen=True):
+    """`factor` on what was planned; `seen`: the most work a second of one replica at which the goals were kept."""
+
+    factor: float = 1.0
+    seen: float = 0.0
+    strained: float | None = None  # the least work a second at which they were missed, lately
+
+
+class Window(msgspec.Struct, frozen=True):
+    """What was measured over a stretch in which the fleet did not change. Means; None: not known."""
+
+    seconds: float
+    work: float  # a second, of one replica
+    answers: float
+    first: float | None = None  # seconds to the first token, waiting at the gateway left out
+    late: float | None = None  # share of the answers
+    token: float | None = None  # seconds between tokens
+    waiting: float = 0.0  # requests that waited outside replicas, at its end
+    cache_use: float | None = None
+
+
+def is_strained(window: Window, goals: Goals, unloaded: float | None) -> bool:
+    """Whether a replica is at its end: the mean shows it before the goals are missed, because waiting times spread widely."""
+    allowed = 1.0 - goals.share
+    if window.late is not None and window.late > 2.0 * allowed and window.late * window.answers >= 4.0:
+        return True
+    goal = goals.first_token_seconds
+    if goal is not None and window.first is not None:
+        alone = min(unloaded or 0.0, goal)
+        if window.first > alone + (goal - alone) / 3.0:
+            return True
+    if goals.token_seconds is not None and window.token is not None and window.token > 0.8 * goals.token_seconds:
+        return True
+    return window.cache_use is not None and window.cache_use > 0.97
+
+
+def corrected(known: Corrected, window: Window, goals: Goals, believed: float, unloaded: float | None) -> Corrected:
+    """`believed`: work a second of one replica by `known`. Being late with more than was believed possible says nothing new."""
+    if window.seconds < CLEAN or window.answers < ANSWERS or window.work <= 0 or believed <= 0:
+        return known
+    if is_strained(window, goals, unloaded):
+        if window.work > 1.1 * believed:
+            return known
+        factor = max(LEAST_FACTOR, known.factor * DOWN)
+        return Corrected(factor, min(known.seen, window.work), window.work)
+    strained = known.strained
+    if strained is not None and window.work > strained:
+        strained = window.work
+    factor = known.factor
+    if window.work > believed:
+        factor *= window.work / believed
+    elif factor < 1.0:
+        factor += (1.0 - factor) * window.seconds / RECOVER
+    return Corrected(min(factor, MOST_FACTOR), max(known.seen, window.work), strained)
+
+
+class Rate(msgspec.Struct, frozen=True):
+    """Requests a second of one replica: alone, and in a large fleet; and what it works off when it is full."""
+
+    alone: float
+    pooled: float
+
+    @property
+    def full(self) -> float:
+        return 1.1 * self.pooled
+
+    def work(self, count: int) -> float:
+        """Work a second of so many."""
+        return float(count * self.pooled - (self.pooled - self.alone) * count**0.5)
+
+    def replicas(self, load: float) -> float:
+        """That do `load`, as a fraction. n replicas do n*pooled - (pooled - alone)*sqrt(n): of many, one is always free."""
+        if load <= 0:
+            return 0.0
+        less = self.pooled - self.alone
+        root = (less + (less * less + 4.0 * self.pooled * load) ** 0.5) / (2.0 * self.pooled)
+        return float(root * root)
+
+
+POOLING: Final = 1.1  # what a fleet adds where nobody said
+
+
+def rate_of(capacity: Capacity, factor: float, residence: float | None, seen: float) -> Rate | None:
+    """`residence`: seconds that a request spends in a replica. None: nothing was planned and nothing is known yet."""
+    alone = capacity.requests_per_second
+    if alone is None and capacity.concurrency is not None and residence:
+        alone = capacity.concurrency / residence
+    if alone is None:
+        # Nobody planned anything: what was done well before can be done again, and a little more is tried.
+        return Rate(1.2 * seen * min(1.0, factor), 1.2 * seen * min(1.0, factor)) if seen > 0 else None
+    pooled = capacity.pooled_requests_per_second or alone * POOLING
+    return Rate(max(alone * factor, 1e-9), max(pooled, alone, 1e-9) * factor)

@@ -1,0 +1,115 @@
+"""What each call adds to the memory: before the decision, what it has to know; after it, what is learned for the next ones. Pure."""
+
+from __future__ import annotations
+
+from math import exp
+from typing import Final
+
+import msgspec
+
+from berth.deployments.scaling.decision import Decision
+from berth.deployments.scaling.history import History, noise
+from berth.deployments.scaling.observation import Observation
+from berth.deployments.scaling.state import Awaited, Coming, Counters, Mix, State
+
+COMPARE: Final = 10.0  # seconds between two forecasts that are compared later
+_MIX, _FLIGHT = 300.0, 45.0  # seconds in which what was forgets to 1/e
+_LEAST_RATE: Final = 0.02  # requests a second below which surprises mean nothing
+
+
+def noticed(observation: Observation, state: State, came: Counters, elapsed: float | None) -> State:
+    """Adds arrivals and gauges."""
+    mix = _mixed(state.mix, came, observation.in_flight, elapsed)
+    work = came.arrivals * weight(observation, mix)
+    first = state.now is None
+    busy = came.arrivals > 0 or observation.in_flight > 0 or observation.queued > 0
+    ready_since = state.ready_since if state.ready_since is not None else observation.now
+    pattern = state.pattern
+    if observation.policy.daily:
+        pattern = pattern.with_work(observation.now, work, elapsed or 0.0)
+    return msgspec.structs.replace(
+        state,
+        now=observation.now if state.now is None else max(state.now, observation.now),
+        desired=observation.ready + observation.starting if first else state.desired,
+        history=_history(observation, state, work, elapsed),
+        mix=mix,
+        pattern=pattern,
+        coming=_coming(observation, state),
+        ready_since=ready_since if observation.ready > 0 else None,
+        active_at=observation.now if busy or state.active_at is None else state.active_at,
+    )
+
+
+def _history(observation: Observation, state: State, work: float, elapsed: float | None) -> History:
+    if elapsed is None and observation.window:
+        begun = state.history.with_sample(observation.now - observation.window, 0.0)
+        return begun.with_sample(observation.now, work)
+    return state.history.with_sample(observation.now, work)
+
+
+def weight(observation: Observation, mix: Mix) -> float:
+    """The work of a request of the recent mix, where 1 is one of those that the capacity was planned for."""
+    capacity = observation.capacity
+    if mix.ended < 1.0:
+        return 1.0
+    total = 0.0
+    for planned, recent, share in (
+        (capacity.prompt_tokens, mix.prompt_tokens, capacity.prompt_share),
+        (capacity.completion_tokens, mix.completion_tokens, 1.0 - capacity.prompt_share),
+    ):
+        total += share * (recent / mix.ended / planned if planned else 1.0)
+    # Few requests say little of the mix.
+    trust = mix.ended / (mix.ended + 20.0)
+    return min(max(1.0 + trust * (total - 1.0), 0.1), 10.0)
+
+
+def _mixed(mix: Mix, came: Counters, in_flight: float, elapsed: float | None) -> Mix:
+    if elapsed is None:
+        return msgspec.structs.replace(mix, in_flight=in_flight)
+    kept, flying = exp(-elapsed / _MIX), exp(-elapsed / _FLIGHT)
+    known = came.ended is not None and came.prompt_tokens is not None and came.completion_tokens is not None
+    return Mix(
+        ended=kept * mix.ended + (came.ended or 0.0) * known,
+        prompt_tokens=kept * mix.prompt_tokens + (came.prompt_tokens or 0.0) * known,
+        completion_tokens=kept * mix.completion_tokens + (came.completion_tokens or 0.0) * known,
+        in_flight=flying * mix.in_flight + (1.0 - flying) * in_flight,
+    )
+
+
+def _coming(observation: Observation, state: State) -> tuple[Coming, ...]:
+    """When what starts should be ready. The oldest are taken for ready when fewer start than were asked for."""
+    left, kept = observation.starting, list[Coming]()
+    for each in reversed(state.coming):
+        if left <= 0:
+            break
+        count = min(left, each.count)
+        kept.append(Coming(max(each.at, observation.now + 1.0), count))
+        left -= count
+    if left > 0:
+        kept.append(Coming(observation.now + observation.cold_start, left))
+    return tuple(reversed(kept))
+
+
+def learned(observation: Observation, state: State, counters: Counters, decision: Decision) -> State:
+    """Compares forecasts that are due, and notes the new one."""
+    state = msgspec.structs.replace(state, counters=counters)
+    elapsed = observation.now - state.compared_at
+    if 0.0 <= elapsed < COMPARE:
+        return state
+    awaited, surprises = list[Awaited](), state.surprises
+    for each in state.awaited:
+        age = observation.now - each.due
+        if age < COMPARE / 2.0:
+            awaited.append(each)
+        elif age < 10.0 * COMPARE:
+            came = state.history.rate_between(age + COMPARE, max(0.0, age - COMPARE))
+            sure = max(0.0, came - noise(came, 2.0 * COMPARE))
+            if came > _LEAST_RATE and each.rate > 0:
+                surprises = surprises.with_ratio(sure / each.rate, came, min(elapsed, COMPARE * 2.0))
+            elif came > _LEAST_RATE:
+                surprises = surprises.with_ratio(1e3, came, COMPARE)
+    if state.history.span >= 60.0:
+        awaited.append(Awaited(observation.now + observation.cold_start, decision.forecast))
+    return msgspec.structs.replace(
+        state, awaited=tuple(awaited[-64:]), surprises=surprises, compared_at=observation.now
+    )

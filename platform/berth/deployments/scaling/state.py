@@ -1,0 +1,89 @@
+"""What the autoscaler remembers between two calls. It can be packed (msgspec) and handed on to another leader."""
+
+from __future__ import annotations
+
+import msgspec
+
+from berth.deployments.scaling.calendar import Pattern
+from berth.deployments.scaling.headroom import Surprises
+from berth.deployments.scaling.history import History
+from berth.deployments.scaling.measured import Corrected
+
+
+class Counters(msgspec.Struct, frozen=True):
+    """As they were told last; None: not known."""
+
+    arrivals: float = 0.0
+    answers: float | None = None
+    first_token_seconds: float | None = None
+    late: float | None = None
+    queue_seconds: float | None = None
+    ended: float | None = None
+    prompt_tokens: float | None = None
+    completion_tokens: float | None = None
+    decode_seconds: float | None = None
+    decode_tokens: float | None = None
+
+
+class Sums(msgspec.Struct, frozen=True):
+    """Of the stretch that is being assessed: since when, with how many replicas, and what came in it."""
+
+    since: float
+    ready: int
+    work: float = 0.0
+    counts: Counters = Counters()
+
+
+class Mix(msgspec.Struct, frozen=True):
+    """Recent requests: sums that forget."""
+
+    ended: float = 0.0
+    prompt_tokens: float = 0.0
+    completion_tokens: float = 0.0
+    in_flight: float = 0.0  # mean over the last minute or so
+
+
+class Hold(msgspec.Struct, frozen=True):
+    """Prepared for no less than `rate` work a second until then."""
+
+    until: float
+    rate: float
+
+
+class Awaited(msgspec.Struct, frozen=True):
+    """A forecast that is compared with what came when its time is up."""
+
+    due: float
+    rate: float
+
+
+class Coming(msgspec.Struct, frozen=True):
+    """Replicas that were asked for and should be ready then."""
+
+    at: float
+    count: int
+
+
+class State(msgspec.Struct, frozen=True):
+    """`State()` is the beginning."""
+
+    now: float | None = None  # of the last call
+    desired: int = 0
+    counters: Counters = Counters()
+    history: History = History()
+    mix: Mix = Mix()
+    surprises: Surprises = Surprises()
+    awaited: tuple[Awaited, ...] = ()
+    compared_at: float = 0.0
+    corrected: Corrected = Corrected()
+    sums: Sums | None = None
+    unloaded: float | None = None  # seconds to the first token of a request alone, as learned
+    holds: tuple[Hold, ...] = ()  # the later, the fewer
+    coming: tuple[Coming, ...] = ()
+    pattern: Pattern = Pattern()
+    ready_since: float | None = None
+    active_at: float | None = None  # when a request last came, waited or ran
+    went_down_at: float | None = None
+    had: int = 0  # replicas before the last steps down
+    patience: float = 1.0  # factor on the stabilisation: a step down that was regretted doubles it
+    regretted_at: float = 0.0

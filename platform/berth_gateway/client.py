@@ -8,13 +8,14 @@ from berth_gateway import admit, dispatch
 from berth_gateway.account import Facts
 from berth_gateway.demand import demand_of
 from berth_gateway.errors import Refusal
-from berth_gateway.exchange import Exchange
+from berth_gateway.exchange import Answering, Exchange
 from berth_gateway.fan import Fan
 from berth_gateway.fast import FastExchange
 from berth_gateway.framing import ChunkedBody, FramingError, LengthBody
 from berth_gateway.head import HeadError, RequestHead, read_request
 from berth_gateway.limits import Permit, Waiting
 from berth_gateway.outgoing import Outgoing, State, broken_request
+from berth_gateway.padding import Padded
 from berth_gateway.paths import Place
 from berth_gateway.recording import recording_of
 from berth_gateway.repeat import Known, remember
@@ -263,7 +264,9 @@ class Client(Outgoing):
     def _begin(self, facts: Facts, permit: Permit) -> None:
         self._limits = permit.lines
         run = Fan if facts.prepared.branches else Exchange
-        answering = self._gateway.records.around(self, facts, self._kept) if self._kept else self
+        answering: Answering = Padded(self) if facts.caller.org.padded else self
+        if self._kept:
+            answering = self._gateway.records.around(answering, facts, self._kept)
         exchange = self._exchange = run(self._gateway, answering, facts, permit)
         try:
             exchange.start()

@@ -14,6 +14,9 @@ FILLS_CONTEXT = frozenset({"vllm"})
 # Puts running figures on each chunk when asked. Of several choices they would be those of one.
 COUNTS_CONTINUOUSLY = frozenset({"vllm"})
 
+# Keeps prefixes of prompts for later requests, apart by the salt they come with.
+SALTED = frozenset({"vllm"})
+
 
 def answers_whole(engine: str) -> bool:
     """Whether a client that does not stream may be given the engine's own answer in one piece."""

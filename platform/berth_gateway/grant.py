@@ -20,7 +20,7 @@ from berth_gateway.pools import Kind
 from berth_gateway.recording import wish_of
 from berth_gateway.route import address, share
 from berth_gateway.stencil import Stencil
-from berth_gateway.surfaces.common import stream_options
+from berth_gateway.surfaces.common import cache_salt, stream_options
 
 if TYPE_CHECKING:
     from berth_gateway.gateway import Gateway
@@ -112,6 +112,8 @@ class Grant:
         self.fills_context, self.whole = route.engine in FILLS_CONTEXT, answers_whole(route.engine)
         self.stream_options: Any = stream_options(route, 1)
         self.more = b',"timings_per_token":true' if route.engine == "llamacpp" else b""
+        for name, salt in cache_salt(route).items():
+            self.more += b',"%b":"%b"' % (name.encode(), salt.encode())
         self.request_head = (
             f"POST {self.endpoint.path} HTTP/1.1\r\nhost: {replica.host}:{replica.port}\r\n"
             f"authorization: Bearer {replica.secret}\r\ncontent-type: application/json\r\nx-request-id: req_"
@@ -149,8 +151,8 @@ def find(gateway: Gateway, caller: Caller, endpoint: Endpoint, model: str, wall:
         admit.check_serves(route, endpoint)
         if route.state is not RouteState.READY or len(route.replicas) != 1 or route.shadow is not None:
             return None
-        if wish_of(caller, route) is not None or gateway.tracing is not None:
-            return None  # what is to be kept, or traced, has to be seen
+        if wish_of(caller, route) is not None or gateway.tracing is not None or caller.org.padded:
+            return None  # what is to be kept, traced or filled up has to be seen
         return Grant(gateway, caller, endpoint, route, wall)
     except Refusal:
         return None

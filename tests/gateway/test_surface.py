@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import msgspec
@@ -159,7 +160,7 @@ ENGINE_FIELDS = [
 @pytest.mark.parametrize("endpoint", [CHAT, COMPLETIONS], ids=["chat", "completions"])
 def test_an_engines_own_fields_reach_it_only_by_the_table(endpoint: Any, route: Any) -> None:
     base = chat() if endpoint is CHAT else {"model": "acme/model", "prompt": "x"}
-    ours = {"stream", "stream_options", "max_tokens", "timings_per_token", "repeat_penalty"}
+    ours = {"stream", "stream_options", "max_tokens", "timings_per_token", "repeat_penalty", "cache_salt"}
     for name in ENGINE_FIELDS:
         field = endpoint.fields.get(name)
         admitted = field is not None and (field.engines is None or route.engine in field.engines)
@@ -335,6 +336,30 @@ def test_vllm_is_asked_for_running_figures_of_one_choice() -> None:
     assert sent(chat(stream=True, n=2), route=VLLM)["stream_options"] == {"include_usage": True}
     assert "stream_options" not in sent(chat(), route=VLLM)
     assert sent(chat(stream=True))["stream_options"] == {"include_usage": True}
+
+
+@pytest.mark.threat("G8")
+def test_an_organisation_s_prefixes_are_kept_apart_and_by_nobody_s_wish() -> None:
+    """vLLM finds a prefix only under the salt it was kept with: two organisations never share one, whoever serves them."""
+    world = World()
+    ours, again = world.route("acme/a", 1, engine="vllm"), world.route("acme/a", 2, engine="vllm")
+    theirs = world.route("rival/a", 1, engine="vllm", deployment_id=ours.deployment_id)
+    salts = {}
+    for name, route in (("ours", ours), ("theirs", theirs)):
+        for endpoint, data in ((CHAT, chat()), (COMPLETIONS, {"model": "m", "prompt": "x"})):
+            salts[name, endpoint.name] = sent(data, endpoint, route)["cache_salt"]
+        messages = {"model": "m", "messages": MESSAGES, "max_tokens": 5}
+        salts[name, "messages"] = sent(messages, ENDPOINTS["/v1/messages"], route)["cache_salt"]
+        salts[name, "responses"] = sent({"model": "m", "input": "x"}, ENDPOINTS["/v1/responses"], route)["cache_salt"]
+    assert len({salt for (name, _), salt in salts.items() if name == "ours"}) == 1
+    assert len(set(salts.values())) == 2
+    assert all(re.fullmatch(r"[A-Za-z0-9_-]{32}", salt) for salt in salts.values())
+    assert (
+        sent(chat(), route=again)["cache_salt"] != salts["ours", CHAT.name]
+    )  # another deployment has a cache of its own
+    assert "cache_salt" not in sent(chat())
+    open_handed = world.route("acme/b", 1, engine="vllm", extra_fields=("cache_salt",))
+    assert refused(chat(cache_salt="mine"), route=open_handed).param == "cache_salt"
 
 
 def test_choices_of_an_engine_that_gives_one_are_asked_for_apart() -> None:

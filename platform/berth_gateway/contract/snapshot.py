@@ -34,6 +34,7 @@ class OrgInfo(msgspec.Struct, frozen=True):
     limits: Limits | None = None
     weight: int = 1  # its share where organisations wait for the same replicas
     recording: Recording | None = None  # None: nothing of its requests is kept
+    padded: bool = False  # answers are filled up to fixed sizes, so that their packets say less
 
 
 class Snapshot(msgspec.Struct, frozen=True):

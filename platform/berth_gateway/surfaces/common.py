@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
+import hmac
+from functools import lru_cache
 from typing import Any
 
 import msgspec
@@ -11,7 +15,7 @@ from berth_gateway import schema
 from berth_gateway.contract import Route
 from berth_gateway.cost import prompt_bound
 from berth_gateway.endpoint import Endpoint
-from berth_gateway.engines import COUNTS_CONTINUOUSLY, FILLS_CONTEXT
+from berth_gateway.engines import COUNTS_CONTINUOUSLY, FILLS_CONTEXT, SALTED
 from berth_gateway.errors import Refusal
 from berth_gateway.fields import NEVER, NEVER_PREFIXES, Use
 
@@ -62,6 +66,19 @@ def stream_options(route: Route, choices: int) -> dict[str, bool]:
     """What a stream is to tell of its tokens."""
     running = choices == 1 and route.engine in COUNTS_CONTINUOUSLY
     return {"include_usage": True, "continuous_usage_stats": True} if running else {"include_usage": True}
+
+
+def cache_salt(route: Route) -> dict[str, str]:
+    """What keeps an organisation's prefixes apart from any other's in an engine's cache, whatever else that engine serves. Clients
+    cannot send one of their own (`fields.NEVER`)."""
+    return {"cache_salt": _salt(route.deployment_id, route.org_id)} if route.engine in SALTED else {}
+
+
+@lru_cache(maxsize=4096)
+def _salt(deployment_id: str, org_id: str) -> str:
+    """32 characters of [A-Za-z0-9_-]."""
+    made = hmac.new(f"berth cache salt v1:{deployment_id}".encode(), org_id.encode(), hashlib.sha256).digest()
+    return base64.urlsafe_b64encode(made).decode()[:32]
 
 
 def admitted_extras(extras: dict[str, Any], route: Route) -> dict[str, Any]:

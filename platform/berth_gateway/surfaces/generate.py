@@ -13,7 +13,15 @@ from berth_gateway.endpoint import Answers, Body, Endpoint, Prepared, make
 from berth_gateway.engines import answers_whole
 from berth_gateway.errors import Refusal
 from berth_gateway.fields import CHAT, COMPLETION
-from berth_gateway.surfaces.common import admitted_extras, answer_limit, clear_own, pass_fields, stream_options, written
+from berth_gateway.surfaces.common import (
+    admitted_extras,
+    answer_limit,
+    cache_salt,
+    clear_own,
+    pass_fields,
+    stream_options,
+    written,
+)
 
 MOST_BRANCHES = 16  # choices of one request that are asked for one by one
 MOST_BRANCH_BYTES = 64 * 1024 * 1024
@@ -46,6 +54,7 @@ def prepare(endpoint: Endpoint, body: Body, route: Route) -> Prepared:
         more["repeat_penalty" if route.engine == "llamacpp" else "repetition_penalty"] = values.repetition_penalty
     if route.engine == "llamacpp":
         more["timings_per_token"] = True
+    more.update(cache_salt(route))
     more.update(extras)
     clear_own(endpoint, values, passed)
     values.model = route.engine_model

@@ -30,6 +30,9 @@ class PolicyOut(serializers.Serializer[Any]):
         help_text="Whether requests and answers are kept, sealed to the organisation's key"
     )
     retention_days = serializers.IntegerField()
+    padded = serializers.BooleanField(
+        help_text="Whether answers are filled up to fixed sizes, so that packets say less of them"
+    )
     excluded_deployment_ids = _ids(help_text="Deployments of whose requests nothing is kept")
     excluded_key_ids = _ids(help_text="API keys of whose requests nothing is kept")
     changed_at = serializers.DateTimeField(allow_null=True, help_text="null: never changed")
@@ -48,6 +51,7 @@ class PolicyIn(StrictSerializer):
 
     recording = serializers.BooleanField(required=False)
     retention_days = serializers.IntegerField(required=False, min_value=1, max_value=MOST_DAYS)
+    padded = serializers.BooleanField(required=False)
     excluded_deployment_ids = _ids(required=False)
     excluded_key_ids = _ids(required=False)
 

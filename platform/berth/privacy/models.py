@@ -16,6 +16,7 @@ class PrivacyPolicy(OrgOwned):
 
     recording = models.BooleanField(default=False)
     retention_days = models.PositiveSmallIntegerField(default=DEFAULT_DAYS)
+    padded = models.BooleanField(default=False)  # answers are filled up to fixed sizes
     excluded_deployment_ids = ArrayField(models.UUIDField(), default=list, blank=True)
     excluded_key_ids = ArrayField(models.UUIDField(), default=list, blank=True)
     changed_at = models.DateTimeField()

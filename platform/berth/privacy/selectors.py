@@ -13,16 +13,19 @@ class Recordings(NamedTuple):
 
     orgs: dict[str, Recording]
     left_out: frozenset[str]  # ids of deployments and of keys
+    padded: frozenset[str]  # ids of organisations whose answers are filled up
 
 
 def recordings() -> Recordings:
-    policies = list(PrivacyPolicy.objects.across_orgs("gateways record for every organisation").filter(recording=True))
+    every = list(PrivacyPolicy.objects.across_orgs("gateways keep the policies of every organisation"))
+    policies = [policy for policy in every if policy.recording]
     wanting = {policy.org_id for policy in policies}
     keys = SealingKey.objects.across_orgs("gateways seal for every organisation").filter(
         destroyed_at=None, org__in=wanting
     )
     return Recordings(
         orgs={str(key.org_id): Recording(key_id=str(key.pk), public_key=bytes(key.public_key)) for key in keys},
+        padded=frozenset(str(policy.org_id) for policy in every if policy.padded),
         left_out=frozenset(
             str(each) for policy in policies for each in (*policy.excluded_deployment_ids, *policy.excluded_key_ids)
         ),

@@ -27,6 +27,7 @@ class Policy:
 
     recording: bool
     retention_days: int
+    padded: bool
     excluded_deployment_ids: list[UUID]
     excluded_key_ids: list[UUID]
     changed_at: datetime | None
@@ -44,6 +45,7 @@ def set_policy(
     now: datetime,
     recording: bool | None = None,
     retention_days: int | None = None,
+    padded: bool | None = None,
     excluded_deployment_ids: Collection[UUID] | None = None,
     excluded_key_ids: Collection[UUID] | None = None,
 ) -> Policy:
@@ -70,6 +72,7 @@ def set_policy(
         row.excluded_key_ids = sorted(keys)
     row.recording = row.recording if recording is None else recording
     row.retention_days = row.retention_days if retention_days is None else retention_days
+    row.padded = row.padded if padded is None else padded
     row.changed_at, row.changed_by = now, member.user
     row.save()
     if row.recording:
@@ -80,6 +83,7 @@ def set_policy(
     details = {
         "recording": policy.recording,
         "retention_days": policy.retention_days,
+        "padded": policy.padded,
         "excluded_deployments": len(policy.excluded_deployment_ids),
         "excluded_keys": len(policy.excluded_key_ids),
     }
@@ -145,6 +149,7 @@ def _policy(row: PrivacyPolicy, change: int | None = None) -> Policy:
     return Policy(
         recording=row.recording,
         retention_days=row.retention_days,
+        padded=row.padded,
         excluded_deployment_ids=list(row.excluded_deployment_ids),
         excluded_key_ids=list(row.excluded_key_ids),
         changed_at=row.changed_at,

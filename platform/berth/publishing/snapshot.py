@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from datetime import datetime, timedelta
 from urllib.parse import urlsplit
 from uuid import UUID
@@ -17,9 +16,9 @@ from berth.keys.models import KeyKind
 from berth.keys.services import usable_keys
 from berth.orgs.limits import LIMIT_FIELDS, for_gateways
 from berth.orgs.models import Member, Organisation
-from berth.privacy.selectors import recordings
+from berth.privacy.selectors import Recordings, recordings
 from berth.publishing.routes import build_routes
-from berth_gateway.contract import SNAPSHOT_FORMAT, BudgetScope, KeyInfo, MemberInfo, OrgInfo, Recording, Snapshot
+from berth_gateway.contract import SNAPSHOT_FORMAT, BudgetScope, KeyInfo, MemberInfo, OrgInfo, Snapshot
 from berth_gateway.contract import Budget as BudgetInfo
 
 EXPIRED_KEPT = timedelta(days=30)  # so that the answer can say "expired"
@@ -38,7 +37,7 @@ def build(*, epoch: UUID, version: int, now: datetime) -> Snapshot:
         epoch=str(epoch),
         version=version,
         issued_at=int(now.timestamp()),
-        orgs=_orgs(wanted.orgs),
+        orgs=_orgs(wanted),
         keys=keys,
         routes=routes,
         members=_members(),
@@ -118,7 +117,7 @@ def _keys(now: datetime, left_out: frozenset[str]) -> tuple[KeyInfo, ...]:
     )
 
 
-def _orgs(recorded: Mapping[str, Recording]) -> tuple[OrgInfo, ...]:
+def _orgs(wanted: Recordings) -> tuple[OrgInfo, ...]:
     origins = dashboard_origins(settings.PUBLIC_URL)
     rows = Organisation.objects.order_by("slug").values_list("id", "slug", "suspended_at", *LIMIT_FIELDS)
     return tuple(
@@ -128,7 +127,8 @@ def _orgs(recorded: Mapping[str, Recording]) -> tuple[OrgInfo, ...]:
             suspended=suspended_at is not None,
             origins=origins,
             limits=for_gateways(*limits),
-            recording=recorded.get(str(org_id)),
+            recording=wanted.orgs.get(str(org_id)),
+            padded=str(org_id) in wanted.padded,
         )
         for org_id, slug, suspended_at, *limits in rows
     )

@@ -121,6 +121,7 @@ def test_nothing_is_kept_until_an_admin_says_so(house: House) -> None:
     assert house.client.get(house.url("privacy")).json() == {
         "recording": False,
         "retention_days": 30,
+        "padded": False,
         "excluded_deployment_ids": [],
         "excluded_key_ids": [],
         "changed_at": None,
@@ -140,6 +141,17 @@ def test_nothing_is_kept_until_an_admin_says_so(house: House) -> None:
     events = house.client.get(house.url("privacy/events")).json()["items"]
     assert [event["kind"] for event in events] == ["policy_changed"] * 3
     assert events[-1]["details"]["retention_days"] == 7
+
+
+def test_answers_can_be_filled_up_with_and_without_records(house: House) -> None:
+    def told() -> bool:
+        return next(org.padded for org in snapshot().orgs if org.org_id == str(house.org.pk))
+
+    assert not told()
+    assert house.patch(padded=True).json()["padded"] is True
+    assert told() and house.told is None
+    house.patch(padded=False)
+    assert not told()
 
 
 def test_a_deployment_and_a_key_can_be_stricter(open_house: House) -> None:

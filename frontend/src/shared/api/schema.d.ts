@@ -1560,6 +1560,8 @@ export interface components {
             /** @description Whether requests and answers are kept, sealed to the organisation's key */
             recording: boolean;
             retention_days: number;
+            /** @description Whether answers are filled up to fixed sizes, so that packets say less of them */
+            padded: boolean;
             /** @description Deployments of whose requests nothing is kept */
             excluded_deployment_ids: string[];
             /** @description API keys of whose requests nothing is kept */
@@ -2431,6 +2433,7 @@ export interface components {
         PolicyInRequest: {
             recording?: boolean;
             retention_days?: number;
+            padded?: boolean;
             excluded_deployment_ids?: string[];
             excluded_key_ids?: string[];
         };
@@ -2438,6 +2441,8 @@ export interface components {
             /** @description Whether requests and answers are kept, sealed to the organisation's key */
             recording: boolean;
             retention_days: number;
+            /** @description Whether answers are filled up to fixed sizes, so that packets say less of them */
+            padded: boolean;
             /** @description Deployments of whose requests nothing is kept */
             excluded_deployment_ids: string[];
             /** @description API keys of whose requests nothing is kept */

@@ -15,9 +15,11 @@ from berth.compute.registry import default_provider
 from berth.deployments.corrections import factors
 from berth.deployments.launching import memory_limit
 from berth.deployments.models import Revision
-from berth.planner.anywhere import read_demand, read_fixed, what_it_takes
+from berth.planner.anywhere import losses_of, read_demand, read_fixed, station_here, what_it_takes
+from berth.planner.market import Station
 from berth.planner.needs import BadNeeds, Needs, Pins, read_needs, read_pins
 from berth.planner.plan import plan
+from berth.planner.quality import read_measured
 from berth.planner.shapes import Plan, PlanArtefact
 from berth.planner.tiers import Tier
 from berth.web.errors import ApiError
@@ -95,16 +97,42 @@ def make_plan(
 
 
 def survey_anywhere(
-    version: ModelVersion, demand: Mapping[str, Any] | None, pins: Mapping[str, Any] | None
+    version: ModelVersion,
+    demand: Mapping[str, Any] | None,
+    pins: Mapping[str, Any] | None,
+    *,
+    provider: Provider | None = None,
 ) -> dict[str, Any]:
-    """What it would take to serve a demand on any tier there is, those that are not here included. Raises Invalid."""
+    """What it would take to serve a demand on any tier there is: those of this installation whose hardware the planner knows, and those
+    that are not here. With the model's licence, what was measured of its artefacts, and what measured deployments teach. Raises Invalid."""
     artefacts = Artefact.objects.for_org(version.org_id).filter(version=version).order_by("id")
     try:
         asked, fixed = read_demand(demand), read_fixed(pins)
     except BadNeeds as problem:
         raise Invalid(problem) from None
-    formats = [artefact.quantization for artefact in artefacts]
-    return what_it_takes(model_facts(version.facts), asked, fixed, formats=formats) | {"currency": "USD"}
+    found = what_it_takes(
+        model_facts(version.facts),
+        asked,
+        fixed,
+        formats=[artefact.quantization for artefact in artefacts],
+        here=stations_here(provider or default_provider()),
+        losses=losses_of({artefact.quantization: read_measured(artefact.quality) for artefact in artefacts}),
+        factors=factors(),
+        licence=version.licence,
+    )
+    return found | {"currency": "USD"}
+
+
+def stations_here(provider: Provider) -> list[Station]:
+    """Offers with GPUs that the planner knows. None where the provider does not answer: the question is about all hardware."""
+    try:
+        offers = provider.offers()
+    except ProviderError:
+        return []
+    found = (
+        station_here(offer.key, offer.gpu, max(1, offer.gpus), offer.price_per_hour) for offer in offers if offer.gpu
+    )
+    return [station for station in found if station is not None]
 
 
 def plan_artefact(artefact: Artefact) -> PlanArtefact:
@@ -114,6 +142,7 @@ def plan_artefact(artefact: Artefact) -> PlanArtefact:
         engines=tuple(artefact.engines),
         size=artefact.size,
         facts=artefact_facts(artefact.facts),
+        measured=read_measured(artefact.quality),
     )
 
 

@@ -51,6 +51,11 @@ class ChangeIn(StrictSerializer):
     replicas = replicas_field()
     rollout = RolloutIn(required=False)
     reason = serializers.CharField(required=False, max_length=200, help_text="Why; shown with the revision")
+    plan_id = serializers.CharField(
+        required=False,
+        max_length=PLAN_ID_LENGTH,
+        help_text="Of the plan that was seen for exactly this model version, needs, pins and replicas; as when deploying",
+    )
     limits = LimitsIn(required=False)
     sleep_after_seconds = serializers.IntegerField(
         required=False,

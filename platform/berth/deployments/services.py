@@ -79,6 +79,7 @@ def update(
     replicas: int | None = None,
     rollout: Wishes | None = None,
     reason: str = "",
+    plan_id: str | None = None,
     limits: Mapping[str, int | None] | None = None,
     sleep_after_seconds: int | UnsetType | None = UNSET,
     hold_seconds: int | UnsetType = UNSET,
@@ -88,8 +89,9 @@ def update(
     provider: Provider | None = None,
 ) -> Deployment:
     """Makes a new revision; what is not given stays. The revision before it serves until the new one is ready; `rollout` says how it
-    takes over (rollouts.py), `reason` why it was made. Limits, sleep, holding, bounds and priority are no part of a revision: they hold
-    at once, and with nothing else given no revision is made. Sleep None: never. Bounds None: the revision's number of replicas."""
+    takes over (rollouts.py), `reason` why it was made; with a `plan_id`, only as that plan said. Limits, sleep, holding, bounds and
+    priority are no part of a revision: they hold at once, and with nothing else given no revision is made. Sleep None: never. Bounds
+    None: the revision's number of replicas."""
     given = {
         "sleep_after_seconds": sleep_after_seconds,
         "hold_seconds": hold_seconds,
@@ -102,7 +104,8 @@ def update(
         deployment = _set_limits(deployment, limits)
     if fields:
         deployment = _set_at_once(deployment, actor, fields)
-    if (fields or limits is not None) and version is None and needs is None and pins is None and replicas is None:
+    planless = plan_id is None and version is None and needs is None and pins is None and replicas is None
+    if (fields or limits is not None) and planless:
         return deployment
     before = _revision(deployment)
     wanted, fixed = read_wishes(
@@ -111,10 +114,12 @@ def update(
     count = replica_count(before.replicas if replicas is None else replicas)
     found = before.version if version is None else find_version(deployment.org, before.version.model.name, version)
     planned = make_plan(found, wanted, fixed, count, provider=provider)
+    now = timezone.now()
+    if plan_id is not None:
+        plan_ids.check(plan_id, found, wanted, fixed, planned, count, now)
     if planned.choice is None:
         raise NoPlan(planned)
     check_quota(deployment.org, planned.choice)
-    now = timezone.now()
     with transaction.atomic():
         deployment = _locked(deployment)
         _revise(deployment, actor, found, wanted, fixed, planned, now, rollout, reason)

@@ -14,6 +14,7 @@ from berth.planner.hardware import gpu_by_name
 from berth.planner.learning import Factor, Key
 from berth.planner.market import Station, stations
 from berth.planner.needs import BadNeeds, Needs, Quality
+from berth.planner.quality import MeasuredQuality
 from berth.planner.report import as_plain
 from berth.planner.survey import Fixed, Survey, survey
 
@@ -56,6 +57,11 @@ def demand_of(needs: Needs) -> Demand:
         most_loss=_LOSS[needs.quality],
         most_per_hour=needs.max_price_per_hour,
     )
+
+
+def losses_of(measured: Mapping[str, MeasuredQuality | None]) -> dict[str, float]:
+    """By weight format, of the artefacts that were measured: what a survey takes instead of what others lost."""
+    return {name: found.loss for name, found in measured.items() if found is not None}
 
 
 def station_here(key: str, hardware: str, devices: int, price: Decimal | None) -> Station | None:

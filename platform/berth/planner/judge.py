@@ -11,7 +11,8 @@ from berth.planner.explain import Reason, number, reason, size
 from berth.planner.foresight import first_of, speed_of
 from berth.planner.licences import allowed
 from berth.planner.memory import memory_need
-from berth.planner.needs import DEFAULT_CONTEXT, LEAST_BITS, Needs, Pins
+from berth.planner.needs import DEFAULT_CONTEXT, LEAST_BITS, MOST_LOSS, Needs, Pins
+from berth.planner.quality import MeasuredQuality, loss_of_bits
 from berth.planner.shapes import Candidate, Fit, Question
 from berth.planner.tiers import Tier
 
@@ -49,7 +50,7 @@ def judge(question: Question, candidate: Candidate) -> Fit | Reason:
         )
     bits = candidate.artefact.facts.tensor_bytes * 8 / max(1, question.model.parameters)
     return (
-        _poor_quality(question.needs, bits)
+        _poor_quality(question.needs, bits, candidate.artefact.measured)
         or _too_dear(question.needs, candidate.tier)
         or _with_context(question, candidate, engine, slots, bits)
     )
@@ -95,7 +96,20 @@ def _impossible(question: Question, candidate: Candidate) -> Reason | None:
     return None
 
 
-def _poor_quality(needs: Needs, bits: float) -> Reason | None:
+def _poor_quality(needs: Needs, bits: float, measured: MeasuredQuality | None) -> Reason | None:
+    """By what was measured of this very artefact, else by its bits."""
+    most = MOST_LOSS[needs.quality]
+    if measured is not None:
+        if measured.loss <= most:
+            return None
+        return reason(
+            "measured_loss",
+            f"It was measured: its predictions are {measured.divergence:.3f} nats a token from its source's, about "
+            f"{100 * measured.loss:.1f} % of a score; quality “{needs.quality}” accepts {100 * most:.0f} %.",
+            divergence=round(measured.divergence, 4),
+            loss=round(100 * measured.loss, 2),
+            limit=round(100 * most, 2),
+        )
     least = LEAST_BITS[needs.quality]
     if bits >= least:
         return None
@@ -153,8 +167,15 @@ def _at(
             short=need.short,
         )
     speed = speed_of(question, candidate, context_length=context, slots=slots)
-    fit = Fit(candidate, context, slots, need, speed, bits, first_of(question, candidate))
+    fit = Fit(
+        candidate, context, slots, need, speed, bits, _loss(question, candidate, bits), first_of(question, candidate)
+    )
     return _too_slow(question.needs, fit) or fit
+
+
+def _loss(question: Question, candidate: Candidate, bits: float) -> float:
+    measured = candidate.artefact.measured
+    return measured.loss if measured is not None else loss_of_bits(question.model, bits)
 
 
 def _default_contexts(model: ModelFacts) -> list[int]:

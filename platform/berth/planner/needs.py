@@ -31,6 +31,11 @@ class Quality(StrEnum):
     HIGH = "high"  # 8 bits and more: losses that are hard to measure
 
 
+MOST_LOSS: Final = {
+    Quality.ANY: 1.0,
+    Quality.GOOD: 0.04,
+    Quality.HIGH: 0.01,
+}  # of a score, where an artefact was measured
 LEAST_BITS: Final = {Quality.ANY: 0.0, Quality.GOOD: 4.0, Quality.HIGH: 8.0}
 
 

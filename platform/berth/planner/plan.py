@@ -51,11 +51,19 @@ def plan(
     return Plan(PLAN_FORMAT, True, _choice(question, best), tuple(rejected), ())
 
 
-def _preference(fit: Fit) -> tuple[bool, Decimal, float, int, float, tuple[str, str, str]]:
-    """Cheapest first (what has no price comes last), then most bits, most context, fastest; the names break ties."""
+def _preference(fit: Fit) -> tuple[bool, Decimal, float, float, int, float, tuple[str, str, str]]:
+    """Cheapest first (what has no price comes last), then least loss, most bits, most context, fastest; the names break ties."""
     price = fit.candidate.tier.price_per_hour
     speed = fit.speed.value if fit.speed else 0.0
-    return (price is None, price or Decimal(0), -fit.bits, -fit.context_length, -speed, fit.candidate.order)
+    return (
+        price is None,
+        price or Decimal(0),
+        round(fit.loss, 4),
+        -fit.bits,
+        -fit.context_length,
+        -speed,
+        fit.candidate.order,
+    )
 
 
 def _why_not(fit: Fit, best: Fit) -> Reason:
@@ -66,6 +74,14 @@ def _why_not(fit: Fit, best: Fit) -> Reason:
             f"It fits, but {chosen.tier.key} costs less.",
             price=mine.tier.price_per_hour,
             chosen=chosen.tier.price_per_hour,
+        )
+    if round(fit.loss, 4) > round(best.loss, 4) and (mine.artefact.measured or chosen.artefact.measured):
+        return reason(
+            "higher_loss",
+            f"It fits, but loses {100 * fit.loss:.1f} % of a score by measurement and by what is usual for its bits; "
+            f"{chosen.artefact.facts.quantization} loses {100 * best.loss:.1f} % at the same price.",
+            loss=round(100 * fit.loss, 2),
+            chosen=round(100 * best.loss, 2),
         )
     if fit.bits != best.bits:
         return reason(
@@ -145,6 +161,15 @@ def _reasons(question: Question, fit: Fit) -> Iterator[Reason]:
             f"{tier.threads} of {tier.cores} cores compute; one stays free, because engines collapse when they want all.",
             threads=tier.threads,
             cores=tier.cores,
+        )
+    measured = fit.candidate.artefact.measured
+    if measured is not None:
+        yield reason(
+            "quality_measured",
+            f"Quality by measurement: {measured.divergence:.3f} nats a token from its source, the same likeliest token in "
+            f"{100 * measured.agreement:.0f} % of places.",
+            divergence=round(measured.divergence, 4),
+            agreement=round(100 * measured.agreement, 1),
         )
     yield from what_was_learnt(question, fit.candidate)
     if not question.model.has_chat_template:

@@ -14,6 +14,7 @@ from berth.planner.learning import Factor, Key
 from berth.planner.memory import MemoryNeed
 from berth.planner.needs import Needs, Pins
 from berth.planner.performance import Estimate
+from berth.planner.quality import MeasuredQuality
 from berth.planner.tiers import Tier
 
 PLAN_FORMAT: Final = 1
@@ -27,6 +28,7 @@ class PlanArtefact(msgspec.Struct, frozen=True):
     engines: tuple[str, ...]
     size: int  # bytes on disk
     facts: ArtefactFacts
+    measured: MeasuredQuality | None = None  # by a conversion; None: only its bits are known
 
 
 class Predicted(msgspec.Struct, frozen=True):
@@ -102,4 +104,5 @@ class Fit(msgspec.Struct, frozen=True):
     memory: MemoryNeed
     speed: Estimate | None
     bits: float
+    loss: float  # of a benchmark's score, 0 to 1: measured of this artefact, or as usual for its bits
     first: Estimate | None = None

@@ -21,6 +21,7 @@ def _local() -> Provider:
         # Installed as a package, the runtime is found without help.
         python_path=(source_root,) if source_root.is_dir() else (),
         lifeline=settings.BERTH_LIFELINE,
+        cgroup=settings.CGROUP,
     )
 
 

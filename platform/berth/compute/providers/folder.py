@@ -6,6 +6,7 @@ import fcntl
 import os
 import re
 import shutil
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -78,6 +79,13 @@ class ReplicaFolder:
 
     def order_stop(self, order: StopOrder) -> None:
         _write(self.path / "stop.json", msgspec.json.encode(order))
+
+    def idle_seconds(self) -> float:
+        """Since anything in it was last changed."""
+        times = [self.path.stat().st_mtime] if self.path.exists() else []
+        with suppress(OSError):
+            times += [entry.stat().st_mtime for entry in self.path.iterdir()]
+        return time.time() - max(times, default=time.time())
 
     def remove(self) -> None:
         shutil.rmtree(self.path, ignore_errors=True)

@@ -17,6 +17,7 @@ import psutil
 from berth.compute.launch import LaunchSpec, Phase, ReplicaStatus
 from berth.compute.provider import (
     Capacity,
+    Device,
     HardwareKind,
     LogPage,
     NoCapacity,
@@ -26,7 +27,9 @@ from berth.compute.provider import (
     ProviderUnavailable,
 )
 from berth.compute.providers import machine
+from berth.compute.providers.cgroups import Cgroups
 from berth.compute.providers.folder import ReplicaFolder, StopOrder, folders
+from berth.compute.providers.gpus import Gpu, discover
 from berth.compute.providers.processes import ask_to_end, end_session, runs, started_at
 
 TIER: Final = "cpu-local"
@@ -36,6 +39,8 @@ _LAST_SECONDS: Final = 5.0
 _BAD_SPEC: Final = 2  # exit status of the runtime
 # Settings of the runtime, and which devices it may use. Nothing else of the control plane reaches a replica.
 _PASSED_ON: Final = ("PATH", "LANG", "BERTH_LLAMA_SERVER", "CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")
+_VISIBLE: Final = "CUDA_VISIBLE_DEVICES"
+_ABANDONED_SECONDS: Final = 600.0
 _AGENT_LOST: Final = "The replica's process ended without saying why. The machine may be short of memory."
 
 
@@ -53,8 +58,12 @@ class LocalProvider:
         lifeline: Path | None = None,
         price_per_hour: Decimal | None = None,
         environ: Mapping[str, str] = os.environ,
+        cgroup: Path | None = None,
     ) -> None:
-        """`python` with `python_path` finds the runtime; `lifeline`, where it exists, bounds the life of every replica."""
+        """`python` with `python_path` finds the runtime; `lifeline`, where it exists, bounds the life of every replica; `cgroup` is a
+        control group of our own, in which replicas are limited."""
+        self._environ = environ
+        self._cgroups = Cgroups.at(cgroup)
         self._root = home / "replicas"
         self._python = python
         self._lifeline = lifeline
@@ -65,6 +74,7 @@ class LocalProvider:
 
     def offers(self) -> list[Offer]:
         return [
+            *self._gpu_offers(),
             Offer(
                 key=TIER,
                 kind=HardwareKind.CPU,
@@ -73,8 +83,32 @@ class LocalProvider:
                 free_memory_bytes=machine.free_memory(),
                 memory_bandwidth=machine.memory_bandwidth(),
                 price_per_hour=self._price,
-            )
+            ),
         ]
+
+    def _gpu_offers(self) -> Iterator[Offer]:
+        """One for each kind of GPU. A replica gets whole devices, which it alone sees."""
+        models: dict[tuple[str, int], list[Gpu]] = {}
+        for gpu in discover(self._environ):
+            models.setdefault((gpu.model, gpu.memory_bytes), []).append(gpu)
+        taken = self._devices_in_use()
+        for (model, memory), gpus in sorted(models.items()):
+            free = [gpu for gpu in gpus if gpu.id not in taken]
+            yield Offer(
+                key=f"gpu-{model}-local",
+                kind=HardwareKind.GPU,
+                cores=machine.cores(),
+                memory_bytes=memory,
+                free_memory_bytes=max((gpu.free_memory_bytes for gpu in free), default=0),
+                gpu=model,
+                gpus=len(gpus),
+                free_gpus=len(free),
+                devices=tuple(Device(gpu.id, gpu.memory_bytes) for gpu in gpus),
+            )
+
+    def _devices_in_use(self) -> set[str]:
+        specs = (folder.spec() for folder in folders(self._root) if self._agent(folder, folder.status()))
+        return {device for spec in specs if spec for device in spec.devices}
 
     def capacity(self) -> Capacity:
         return Capacity(
@@ -94,7 +128,7 @@ class LocalProvider:
                 if not alive or folder.spec() is None:  # a replica whose spec was lost is seen by nobody
                     folder.prepare(self._completed(spec, folder), secret)
                 if not alive:
-                    self._launch(folder)
+                    self._launch(folder, spec)
         except OSError as error:
             raise ProviderUnavailable(
                 f"The folder {self._root} cannot be used ({error.strerror}). Check BERTH_HOME and the free disk space."
@@ -104,7 +138,14 @@ class LocalProvider:
         return [replica for replica in self._observed() if replica.deployment_id == deployment_id]
 
     def observe_all(self) -> list[ObservedReplica]:
+        self._sweep()
         return list(self._observed())
+
+    def _sweep(self) -> None:
+        """Removes folders that say of no replica what it is, once nobody can be at work in them any more."""
+        for folder in folders(self._root):
+            if folder.spec() is None and folder.idle_seconds() > _ABANDONED_SECONDS:
+                self.forget(folder.name)
 
     def stop(self, replica: str, *, drain_seconds: int) -> None:
         folder = ReplicaFolder(self._root, replica)
@@ -126,8 +167,10 @@ class LocalProvider:
         folder = ReplicaFolder(self._root, replica)
         if folder.exists():
             with folder.starting():
-                if self._agent(folder, folder.status()) is None:
+                if self._agent(folder, folder.status()) is None and not folder.agent_lock_is_held():
                     folder.remove()
+                    if self._cgroups:
+                        self._cgroups.end(replica)
 
     def logs(self, replica: str, after: int = 0, limit: int = 200) -> LogPage:
         lines = [line for line in ReplicaFolder(self._root, replica).log() if line.number > after]
@@ -158,6 +201,8 @@ class LocalProvider:
         )
 
     def _require_room(self, spec: LaunchSpec) -> None:
+        if spec.devices:  # its memory is that of its devices, which are its own
+            return
         needed = max(sum(file.size for file in spec.files), spec.memory_limit or 0)
         free = machine.free_memory()
         if needed > free:
@@ -166,15 +211,17 @@ class LocalProvider:
                 "Stop another deployment or choose a smaller model."
             )
 
-    def _launch(self, folder: ReplicaFolder) -> None:
+    def _launch(self, folder: ReplicaFolder, spec: LaunchSpec) -> None:
         command = [str(self._python), "-m", "berth_runtime", "launch", str(folder.spec_file)]
+        if self._cgroups:
+            command = self._cgroups.enter(spec, command)
         try:
             done = subprocess.run(
                 command,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.PIPE,
-                env=self._environment,
+                env=self._environment | self._devices_of(spec),
                 cwd="/",
                 timeout=_LAUNCH_SECONDS,
                 check=False,
@@ -186,6 +233,12 @@ class LocalProvider:
         if done.returncode == _BAD_SPEC:
             raise ProviderError(done.stderr.decode("utf-8", "replace").strip()[:400])
         raise ProviderUnavailable(f"The runtime could not start a replica (exit status {done.returncode}).")
+
+    def _devices_of(self, spec: LaunchSpec) -> dict[str, str]:
+        """A replica sees its own devices, and one without any sees none."""
+        if spec.devices:
+            return {_VISIBLE: ",".join(spec.devices)}
+        return {_VISIBLE: ""} if discover(self._environ) else {}
 
     def _observed(self) -> Iterator[ObservedReplica]:
         for folder in folders(self._root):

@@ -125,11 +125,13 @@ class ApiClient:
         try:
             answer = self._send(connection, "GET", kind.path(namespace), query, None, None)
             if answer.status != 200:
-                raise refusal(answer.status, answer.read(_MOST_BYTES))
+                raise refusal(answer.status, answer.read(_MOST_BYTES), self._name)
             while line := answer.readline(_LONGEST_LINE):
                 event = json.loads(line)
                 if event["type"] == "ERROR":
-                    raise refusal(int(event["object"].get("code", 500)), json.dumps(event["object"]).encode())
+                    raise refusal(
+                        int(event["object"].get("code", 500)), json.dumps(event["object"]).encode(), self._name
+                    )
                 yield event
         except (OSError, http.client.HTTPException, ValueError, KeyError) as error:
             raise self._away(error) from None
@@ -175,7 +177,7 @@ class ApiClient:
                 continue
             if 200 <= answer.status < 300:
                 return data
-            raise refusal(answer.status, data)
+            raise refusal(answer.status, data, self._name)
         raise AssertionError("unreachable")
 
     def _send(

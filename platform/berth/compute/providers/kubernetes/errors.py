@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from typing import Any
 
-from berth.compute.provider import ProviderError
+from berth.compute.provider import ProviderError, ProviderUnavailable
 
 
 class Refusal(ProviderError):
@@ -42,17 +43,32 @@ class Refusal(ProviderError):
         return self.code == 403 and ("violates PodSecurity" in self.message or "denied" in self.message)
 
 
-def refusal(code: int, body: bytes) -> Refusal:
-    """From an answer's status and body, which is a Status object where it comes from the API server itself."""
+def refusal(code: int, body: bytes, cluster: str) -> Refusal | ProviderUnavailable:
+    """From an answer's status and body, which is a Status object where it comes from the API server itself.
+
+    A server in trouble, one that is too busy, and one that does not know us are all away: trying again later may help.
+    """
     try:
         status: Any = json.loads(body)
     except ValueError:
         status = None
-    if not isinstance(status, dict):
-        return Refusal(code, "", "")
+    told = status if isinstance(status, dict) else {}
+    number = int(told.get("code") or code)
+    reason = str(told.get("reason", ""))
+    if number == 401:
+        return ProviderUnavailable(f"Cluster {cluster} does not accept our credentials. Renew them.")
+    if number >= 500 or (number == 429 and not _says_budget(told)):
+        return ProviderUnavailable(f"The API server of cluster {cluster} cannot answer now ({reason or number}).")
+    return Refusal(number, reason, str(told.get("message", "")), tuple(_fields(told)))
+
+
+def _fields(status: dict[str, Any]) -> Iterator[str]:
     details = status.get("details")
-    causes = (details.get("causes") if isinstance(details, dict) else None) or []
-    fields = tuple(str(cause.get("field", "")) for cause in causes if isinstance(cause, dict) and cause.get("field"))
-    return Refusal(
-        int(status.get("code") or code), str(status.get("reason", "")), str(status.get("message", "")), fields
-    )
+    for cause in (details.get("causes") if isinstance(details, dict) else None) or []:
+        if isinstance(cause, dict) and cause.get("field"):
+            yield str(cause["field"])
+
+
+def _says_budget(status: dict[str, Any]) -> bool:
+    """An eviction that a disruption budget forbids says 429 too, and means "no"."""
+    return "DisruptionBudget" in json.dumps(status.get("details") or {})

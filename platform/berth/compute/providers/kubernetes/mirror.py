@@ -213,7 +213,7 @@ class Mirror:
                 "cluster_watch_interrupted", extra={"kind": self._kind.plural, "error_type": type(error).__name__}
             )
         with self._lock:
-            self._problem = str(error)
+            self._problem = f"The cluster's {self._kind.plural} cannot be read. {error}"
             self._lock.notify_all()
         return failures + 1
 

@@ -21,6 +21,7 @@ from berth_runtime.log import ReplicaLog
 from berth_runtime.prepare import bring_files
 from berth_runtime.probe import Probe
 from berth_runtime.pulse import Pulse
+from berth_runtime.scrub import scrub_devices
 from berth_runtime.spec import EngineMetrics, LaunchSpec, Phase
 from berth_runtime.status import StatusBoard
 from berth_runtime.wake import Wake
@@ -28,6 +29,7 @@ from berth_runtime.wake import Wake
 _POLL_SECONDS: Final = 0.1
 _METRICS_SECONDS: Final = 1.0
 _METRICS_TIMEOUT: Final = 10.0  # the engine answers between two batches, and one may take long on a CPU
+_SCRUB_SECONDS: Final = 120.0
 _BACKSTOP_SECONDS: Final = 10.0
 _BACKOFF_SECONDS: Final = 1.0  # before the first restart; twice as long before each further one
 _LONGEST_BACKOFF: Final = 60.0
@@ -69,6 +71,9 @@ class Supervisor:
         try:
             self._hold_lifeline()
             self._spec = bring_files(self._spec, self._board, self._log, self._progress)
+            if self._spec.scrub:
+                self._log.say("overwriting the devices' memory, which was another organisation's")
+                scrub_devices(_SCRUB_SECONDS)
             self._log.say("all files are what they should be; starting the engine")
             self._live()
         except Failure as failure:

@@ -19,8 +19,8 @@ def program(path: Path, body: str) -> Path:
 
 @functools.cache
 def engines_python() -> Path | None:
-    """The Python in which vLLM and torch are installed: `BERTH_TEST_ENGINES`, or `.venv-engines` beside `.venv`."""
-    named = os.environ.get("BERTH_TEST_ENGINES")
+    """The Python in which vLLM and torch are installed: `TEST_ENGINES`, or `.venv-engines` beside `.venv`."""
+    named = os.environ.get("TEST_ENGINES")
     folder = Path(named) if named else Path(__file__).resolve().parents[2] / ".venv-engines"
     python = folder / "bin" / "python"
     return python if python.exists() else None

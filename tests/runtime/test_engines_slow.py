@@ -39,7 +39,7 @@ def _need(module: str) -> Path:
 @pytest.fixture(scope="session")
 def safetensors(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The sample model as a folder of safetensors."""
-    ready = os.environ.get("BERTH_TEST_SAFETENSORS")
+    ready = os.environ.get("TEST_SAFETENSORS")
     if ready:
         return Path(ready)
     python = _need("transformers")
@@ -53,7 +53,7 @@ def safetensors(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def onnx(safetensors: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The sample model as ONNX in full precision: at 4 bits it no longer knows the capital of France."""
-    ready = os.environ.get("BERTH_TEST_ONNX")
+    ready = os.environ.get("TEST_ONNX")
     if ready:
         return Path(ready)
     python = _need("onnxruntime_genai")

@@ -165,7 +165,8 @@ def serves_each_adapter(replica: Replica) -> None:
     if not replica.spec.adapters:
         raise Missing
     for adapter in replica.spec.adapters:
-        answer = replica.generate("completions", model=adapter.name, prompt="One two", max_tokens=2, ignore_eos=True)
+        named = replica.engine.address(replica.spec, adapter.name)
+        answer = replica.generate("completions", **named, prompt="One two", max_tokens=2, ignore_eos=True)
         require(answer["usage"]["completion_tokens"] == 2, f"the adapter {adapter.name} does not answer")
 
 

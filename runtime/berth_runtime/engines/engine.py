@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import msgspec
 
@@ -85,6 +85,10 @@ class Engine(ABC):
         except msgspec.DecodeError:
             return 0
         return usage.prompt_tokens if usage.completion_tokens is None else usage.completion_tokens
+
+    def address(self, spec: LaunchSpec, name: str) -> dict[str, Any]:
+        """What a request's body says to reach the model or an adapter of that name."""
+        return {"model": name}
 
     def metrics(self, text: str) -> EngineMetrics:
         """The engine's metrics under our names."""

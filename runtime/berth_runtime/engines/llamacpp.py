@@ -10,16 +10,18 @@ import subprocess
 import sys
 from functools import cache
 from pathlib import Path
-from typing import ClassVar, Final
+from typing import Any, ClassVar, Final
 
 import msgspec
 
 from berth_runtime.cage import Limits
 from berth_runtime.config import LLAMA_SERVER, read
 from berth_runtime.engines.engine import LISTENING, MODEL_UNREADABLE, OUT_OF_MEMORY, Call, Capabilities, Engine
+from berth_runtime.engines.options import require
 from berth_runtime.engines.prometheus import samples, whole
 from berth_runtime.failure import Failure
 from berth_runtime.lines import Rule
+from berth_runtime.prepare import adapter_folder, model_folder, name_of
 from berth_runtime.spec import EngineMetrics, LaunchSpec
 
 # Which device a replica may use is decided outside; the engine has to be told in the driver's own words.
@@ -126,6 +128,7 @@ class LlamaCpp(Engine):
 
     def command(self, spec: LaunchSpec) -> list[str]:
         program = _program()
+        require(spec, self.name, "adapters", "pooling", "kv_dtype", "max_batched_tokens", "tool_parser")
         own = [
             *("--model", _weights(spec)),
             *("--host", spec.host),
@@ -140,11 +143,12 @@ class LlamaCpp(Engine):
             *("--threads-http", str(spec.slots * 4 + 16)),
             *("--api-key-file", spec.secret_file),
             *_pooled(spec),
+            *_kv_cache(spec),
         ]
         if program is None:
             server = Path(__file__).parent.parent / "servers" / "llamacpp.py"
-            return [sys.executable, "-I", "-B", str(server), *own]
-        return [program, *own, *_switches(program)]
+            return [sys.executable, "-I", "-B", str(server), *own, *(f"--lora={path}" for path in _adapters(spec))]
+        return [program, *own, *_switches(program), *_scaled(program, _adapters(spec))]
 
     def environment(self, spec: LaunchSpec) -> dict[str, str]:
         devices = {name: os.environ[name] for name in _DEVICES if name in os.environ}
@@ -157,12 +161,23 @@ class LlamaCpp(Engine):
         return Limits(data_bytes=spec.memory_limit + (_CONNECTIONS + spec.slots * 4 + spec.threads * 2) * _STACK_BYTES)
 
     def first_token(self, spec: LaunchSpec, model: str | None = None) -> Call:
+        address = self.address(spec, model or spec.model_alias)
         if spec.pooling == "rank":
             return Call("POST", "/v1/rerank", msgspec.json.encode({"query": "1", "documents": ["1"]}))
         if spec.pooling is not None:
             return Call("POST", "/v1/embeddings", msgspec.json.encode({"input": "1"}))
         body = {"prompt": "1", "max_tokens": 1, "temperature": 0, "ignore_eos": True, "cache_prompt": False}
-        return Call("POST", "/v1/completions", msgspec.json.encode(body))
+        return Call("POST", "/v1/completions", msgspec.json.encode(body | address))
+
+    def address(self, spec: LaunchSpec, name: str) -> dict[str, Any]:
+        """It does not look at the model's name: an adapter is switched on by its number, for one request."""
+        number = next((number for number, adapter in enumerate(spec.adapters) if adapter.name == name), None)
+        if number is None:
+            return {"model": name, "lora": []} if spec.adapters else {"model": name}
+        return {"model": name, "lora": [{"id": number, "scale": 1.0}]}
+
+    def lists(self, spec: LaunchSpec, answer: bytes) -> bool:
+        return super().lists(msgspec.structs.replace(spec, adapters=()), answer)
 
     def metrics(self, text: str) -> EngineMetrics:
         found = samples(text)
@@ -215,9 +230,42 @@ def _pooled(spec: LaunchSpec) -> list[str]:
     return [kind, "--pooling", spec.pooling, "--batch-size", batch, "--ubatch-size", batch]
 
 
+def _kv_cache(spec: LaunchSpec) -> list[str]:
+    return ["--cache-type-k", spec.kv_dtype, "--cache-type-v", spec.kv_dtype] if spec.kv_dtype else []
+
+
+def _adapters(spec: LaunchSpec) -> list[str]:
+    """The adapters' files."""
+    paths: list[str] = []
+    for number, adapter in enumerate(spec.adapters):
+        weights = [file for file in adapter.files if file.role in ("weights", "adapter")]
+        if len(weights) != 1:
+            raise Failure("adapter_unreadable", "llama.cpp takes an adapter as one GGUF file. Convert it to GGUF.")
+        paths.append(str(adapter_folder(spec, number) / name_of(weights[0])))
+    return paths
+
+
+def _scaled(program: str, paths: list[str]) -> list[str]:
+    """Loaded with no weight, so that a request that asks for none gets none. The form of that has changed once."""
+    if not paths:
+        return []
+    if any(letter in path for path in paths for letter in ":,"):
+        raise Failure("adapter_unreadable", "llama.cpp takes no adapter from a folder whose path has ':' or ','.")
+    together = "FNAME:SCALE" in _asked(program, "--help")
+    return [
+        word
+        for path in paths
+        for word in (["--lora-scaled", f"{path}:0"] if together else ["--lora-scaled", path, "0"])
+    ]
+
+
 def _weights(spec: LaunchSpec) -> str:
     """The first shard: llama.cpp finds the others by their names, so these must be the ones it expects."""
-    paths = sorted(file.path for file in spec.files if file.role == "weights")
+    weights = [file for file in spec.files if file.role == "weights"]
+    if len(weights) > 1 and all(file.name for file in weights):
+        paths = sorted(str(model_folder(spec) / file.name) for file in weights)
+    else:
+        paths = sorted(file.path for file in weights)
     expected = [f"-{number:05}-of-{len(paths):05}.gguf" for number in range(1, len(paths) + 1)]
     if len(paths) > 1 and not all(path.endswith(end) for path, end in zip(paths, expected, strict=True)):
         raise Failure(

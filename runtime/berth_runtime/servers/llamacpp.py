@@ -19,6 +19,12 @@ _POOLING = {
     "last": xllamacpp.llama_pooling_type.LLAMA_POOLING_TYPE_LAST,
     "rank": xllamacpp.llama_pooling_type.LLAMA_POOLING_TYPE_RANK,
 }
+_KV_TYPES = {
+    "f16": xllamacpp.ggml_type.GGML_TYPE_F16,
+    "bf16": xllamacpp.ggml_type.GGML_TYPE_BF16,
+    "q8_0": xllamacpp.ggml_type.GGML_TYPE_Q8_0,
+    "q4_0": xllamacpp.ggml_type.GGML_TYPE_Q4_0,
+}
 
 
 def _arguments() -> argparse.Namespace:
@@ -32,6 +38,9 @@ def _arguments() -> argparse.Namespace:
     for name in ("batch-size", "ubatch-size"):
         parser.add_argument(f"--{name}", type=int)
     parser.add_argument("--pooling", choices=list(_POOLING))
+    parser.add_argument("--lora", action="append", default=[])
+    parser.add_argument("--cache-type-k", choices=list(_KV_TYPES))
+    parser.add_argument("--cache-type-v", choices=list(_KV_TYPES))
     return parser.parse_args()
 
 
@@ -54,6 +63,10 @@ def _params(given: argparse.Namespace) -> xllamacpp.CommonParams:
         params.n_batch, params.n_ubatch = given.batch_size, given.ubatch_size
     if given.pooling:
         params.pooling_type = _POOLING[given.pooling]
+    # Without weight: a request that asks for none gets none.
+    params.lora_adapters = [xllamacpp.CommonAdapterLoraInfo(path, 0.0) for path in given.lora]
+    if given.cache_type_k and given.cache_type_v:
+        params.cache_type_k, params.cache_type_v = _KV_TYPES[given.cache_type_k], _KV_TYPES[given.cache_type_v]
     params.fit_params = False  # it would shrink the context without a word
     params.endpoint_metrics = True
     _close_what_is_not_used(params)

@@ -111,7 +111,9 @@ def test_it_tells_its_life_on_standard_output(tmp_path: Path, pods: list[Pod]) -
     status = next(line["status"] for line in reversed(pod.told()) if "status" in line)
     assert (status["host"], status["port"]) == (ADDRESS, pod.spec.port)
     assert [timing["phase"] for timing in status["phases"]] == ["verifying", "loading", "warming", "ready"]
-    assert any(line.get("text") == "ready: the first token was generated" for line in pod.told())
+    eventually(
+        lambda: any(line.get("text") == "ready: the first token was generated" for line in pod.told()), "its log came"
+    )
     assert asked(pod.spec.port, "/v1/models") == 200
     assert asked(pod.status_port, "/readyz") == 200
     pod.process.send_signal(signal.SIGTERM)

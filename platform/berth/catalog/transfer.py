@@ -128,7 +128,10 @@ class _Ranges:
         self.source, self.file, self.target, self.watch = source, file, target, watch
         self.size = file.size or 0
         self.segment = segment
-        self.done = self._resumed() or [0] * -(-self.size // segment)
+        resumed = self._resumed()
+        if resumed is None:  # before a new part begins: an old journal would vouch for bytes that are not there
+            _beside(target, "journal").unlink(missing_ok=True)
+        self.done = resumed or [0] * -(-self.size // segment)
         self.lock = threading.Lock()
         self.unwritten = 0
         self.failed = threading.Event()
@@ -218,6 +221,7 @@ class _Ranges:
 
 def _stream(source: Source, file: RemoteFile, target: Path, watch: Watch) -> None:
     """From the beginning to the end, for sources without sizes or ranges."""
+    _beside(target, "journal").unlink(missing_ok=True)
     with _part(target) as descriptor, source.open(file, 0, None) as opened:
         os.ftruncate(descriptor, 0)
         at = 0
@@ -252,8 +256,8 @@ def _complete(file: RemoteFile, target: Path, watch: Watch) -> Staged:
             "stays, the source is damaged.",
             file=file.name,
         )
-    part.replace(target)
     _write(_beside(target, "whole"), {"sha256": sha256, "size": size, "tag": file.tag})
+    part.replace(target)
     _beside(target, "journal").unlink(missing_ok=True)
     watch.set(file.name, size)
     return Staged(target, sha256, size)

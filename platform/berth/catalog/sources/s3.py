@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final
+from urllib.parse import unquote_plus
 
 import boto3
 from botocore.config import Config
@@ -92,8 +93,10 @@ class S3Source(Source):
                 text = reply.whole(MOST_ANSWER).decode("utf-8", "replace")
                 if reply.status != 200:
                     raise self._refusal(reply.status, text, reply.target.host)
+            encoded = _part(text, "EncodingType") == "url"
             for entry in _OBJECT.findall(text):
                 key, size, tag = _part(entry, "Key"), _part(entry, "Size"), _part(entry, "ETag")
+                key = unquote_plus(key) if encoded else key
                 if size.isdigit():
                     yield key, int(size), tag.strip('"')[:200]
             token = _part(text, "NextContinuationToken") or None

@@ -7,12 +7,15 @@ is asked for a stream always, so that nothing is generated for nobody (docs/gate
 from __future__ import annotations
 
 # vLLM watches the connection in its handlers; `openai` stands for any other server of OpenAI's format that does.
-STOPS_ON_DISCONNECT = frozenset({"vllm", "openai"})
+# Berth's own servers for ONNX Runtime and the reference do so too.
+STOPS_ON_DISCONNECT = frozenset({"vllm", "openai", "onnxruntime", "reference"})
 
 # Refuses a request that may grow beyond the context, and takes just what the prompt leaves of it where no number is named.
 FILLS_CONTEXT = frozenset({"vllm"})
 # Puts running figures on each chunk when asked. Of several choices they would be those of one.
-COUNTS_CONTINUOUSLY = frozenset({"vllm"})
+COUNTS_CONTINUOUSLY = frozenset({"vllm", "onnxruntime", "reference"})
+# Does not look at the model's name: a LoRA adapter beside the base is switched on by its number, for one request.
+ADAPTERS_BY_NUMBER = frozenset({"llamacpp"})
 
 # Keeps prefixes of prompts for later requests, apart by the salt they come with.
 SALTED = frozenset({"vllm"})

@@ -15,7 +15,7 @@ from berth_gateway import schema
 from berth_gateway.contract import Route
 from berth_gateway.cost import prompt_bound
 from berth_gateway.endpoint import Endpoint
-from berth_gateway.engines import COUNTS_CONTINUOUSLY, FILLS_CONTEXT, SALTED
+from berth_gateway.engines import ADAPTERS_BY_NUMBER, COUNTS_CONTINUOUSLY, FILLS_CONTEXT, SALTED
 from berth_gateway.errors import Refusal
 from berth_gateway.fields import NEVER, NEVER_PREFIXES, Use
 
@@ -79,6 +79,13 @@ def _salt(deployment_id: str, org_id: str) -> str:
     """32 characters of [A-Za-z0-9_-]."""
     made = hmac.new(f"berth cache salt v1:{deployment_id}".encode(), org_id.encode(), hashlib.sha256).digest()
     return base64.urlsafe_b64encode(made).decode()[:32]
+
+
+def adapter_fields(route: Route) -> dict[str, Any]:
+    """What reaches an adapter on an engine that does not look at the model's name."""
+    if route.adapter is None or route.engine not in ADAPTERS_BY_NUMBER:
+        return {}
+    return {"lora": [{"id": route.adapter, "scale": 1.0}]}
 
 
 def admitted_extras(extras: dict[str, Any], route: Route) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from berth_gateway.engines import answers_whole
 from berth_gateway.errors import Refusal
 from berth_gateway.fields import CHAT, COMPLETION
 from berth_gateway.surfaces.common import (
+    adapter_fields,
     admitted_extras,
     answer_limit,
     cache_salt,
@@ -54,7 +55,7 @@ def prepare(endpoint: Endpoint, body: Body, route: Route) -> Prepared:
         more["repeat_penalty" if route.engine == "llamacpp" else "repetition_penalty"] = values.repetition_penalty
     if route.engine == "llamacpp":
         more["timings_per_token"] = True
-    more.update(cache_salt(route))
+    more.update(cache_salt(route) | adapter_fields(route))
     more.update(extras)
     clear_own(endpoint, values, passed)
     values.model = route.engine_model

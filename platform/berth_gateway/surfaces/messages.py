@@ -27,7 +27,14 @@ from berth_gateway.surfaces.blocks import (
     ToolUseBlock,
     Turn,
 )
-from berth_gateway.surfaces.common import admitted_extras, answer_limit, cache_salt, pass_fields, stream_options
+from berth_gateway.surfaces.common import (
+    adapter_fields,
+    admitted_extras,
+    answer_limit,
+    cache_salt,
+    pass_fields,
+    stream_options,
+)
 
 COUNTERS = {"llamacpp": "/v1/chat/completions/input_tokens", "vllm": "/tokenize"}  # of engines that count a chat
 
@@ -78,7 +85,8 @@ def prepare(endpoint: Endpoint, body: Body, route: Route) -> Prepared:
     limit, told = answer_limit(route, values.max_tokens, len(msgspec.json.encode(chat)))
     if told is not None:
         chat["max_tokens"] = told
-    chat |= {"stream": True, "stream_options": stream_options(route, 1), **cache_salt(route), **extras}
+    chat |= {"stream": True, "stream_options": stream_options(route, 1)}
+    chat |= cache_salt(route) | adapter_fields(route) | extras
     if route.engine in LLAMACPP:
         chat["timings_per_token"] = True
     return Prepared(

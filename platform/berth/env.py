@@ -78,6 +78,11 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("BERTH_DEMO", "1", "0: do not create my-org and do not deploy the sample model on the first start."),
     Setting("BERTH_PROVIDER", "local", "Where replicas run: local (this machine) or kubernetes."),
     Setting(
+        "BERTH_CGROUP",
+        "",
+        "Folder of a cgroup (version 2) that was given to Berth, in which local replicas get limits of CPU, memory and processes.",
+    ),
+    Setting(
         "BERTH_KUBERNETES_FILE",
         "",
         "TOML file that lists clusters, their hardware and how to reach them. Needed when BERTH_PROVIDER is kubernetes.",

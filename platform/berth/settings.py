@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import secrets as _secrets
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
@@ -30,6 +31,7 @@ HUB_ENDPOINT = read("BERTH_HUB_ENDPOINT").rstrip("/")
 PUBLIC_URL = (read("BERTH_PUBLIC_URL") or f"http://127.0.0.1:{read('BERTH_PORT')}").rstrip("/")
 API_BASE = (read("BERTH_API_BASE") or f"http://127.0.0.1:{read('BERTH_GATEWAY_PORT')}/v1").rstrip("/")
 PROVIDER = read("BERTH_PROVIDER")
+CGROUP = Path(read("BERTH_CGROUP")) if read("BERTH_CGROUP") else None
 KUBERNETES_FILE = read("BERTH_KUBERNETES_FILE")
 CURRENCY = read("BERTH_CURRENCY")
 DEBUG = read_flag("BERTH_DEBUG")
@@ -172,6 +174,8 @@ CSRF_FAILURE_VIEW = "berth.web.errors.csrf_failure"
 SECURE_REFERRER_POLICY = "no-referrer"
 SECURE_CROSS_ORIGIN_OPENER_POLICY = "same-origin"
 DATA_UPLOAD_MAX_MEMORY_SIZE = 2 * 1024 * 1024
+UPLOAD_PART_BYTES = 8 * 1024 * 1024  # of a model's file; only these addresses take bodies of this size
+UPLOAD_PART_PATH = re.compile(r"/api/v1/orgs/[\w-]+/imports/[0-9a-f-]{36}/files/[A-Za-z0-9._-]{1,128}/parts/\d{1,7}")
 PASSWORD_HASHERS = ["berth.web.hashers.Argon2Hasher"]
 AUTH_PASSWORD_VALIDATORS = [
     {"NAME": "django.contrib.auth.password_validation.UserAttributeSimilarityValidator"},

@@ -74,9 +74,14 @@ def given_back(tier: str) -> None:
 
 def pick_devices(org_id: Any, revision: Revision, devices: Sequence[str]) -> Picked | None:
     """Under the lock by which room is handed out."""
-    if not revision.gpus or not devices:
+    if not devices:
         return Picked((), False)
-    return pick(devices, taken_devices(), _last_owners(devices), str(org_id), revision.gpus)
+    return pick(devices, taken_devices(), _last_owners(devices), str(org_id), devices_for(revision))
+
+
+def devices_for(revision: Revision) -> int:
+    """Where devices are given out one by one, a replica has at least one for itself."""
+    return max(1, revision.gpus)
 
 
 def taken_devices() -> set[str]:
@@ -158,9 +163,9 @@ def _places(row: Deployment, revision: Revision, devices: Sequence[str]) -> tupl
     quota = Quota.objects.filter(org=row.org_id).first()
     if quota is not None:
         limits += [(left, OVER_QUOTA) for left in _left(quota, used_by(row.org_id), revision)]
-    if revision.gpus and devices:
+    if devices:
         taken = taken_devices()
-        limits.append((sum(each not in taken for each in devices) // revision.gpus, "no_capacity"))
+        limits.append((sum(each not in taken for each in devices) // devices_for(revision), "no_capacity"))
     return min(limits) if limits else (None, "")
 
 

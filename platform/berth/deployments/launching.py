@@ -37,7 +37,7 @@ def launch_spec(replica: Replica) -> LaunchSpec:
         start_deadline_seconds=START_DEADLINE_SECONDS,
         drain_seconds=DRAIN_SECONDS,
         tier=revision.tier,
-        gpus=revision.gpus,
+        gpus=max(revision.gpus, len(replica.devices)),
         devices=tuple(replica.devices),
         scrub=replica.scrub,
     )

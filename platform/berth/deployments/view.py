@@ -85,7 +85,7 @@ def look(
     place = standing(
         deployment,
         revision,
-        _BY_DEVICES if revision.gpus and devices else unheld,
+        _BY_DEVICES if devices else unheld,
         devices,
         replacing=bool(merged.ended) or any(_goes(each, wanted) for each in merged.seen),
     )

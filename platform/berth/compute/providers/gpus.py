@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Mapping
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from typing import Any
 
 import msgspec
+
+from berth.compute.provider import Device, HardwareKind, Offer
 
 
 class Gpu(msgspec.Struct, frozen=True):
@@ -35,6 +38,26 @@ def discover(environ: Mapping[str, str]) -> tuple[Gpu, ...]:
         with suppress(nvml.NVMLError):
             nvml.nvmlShutdown()
     return tuple(sorted(_visible(found, environ.get("CUDA_VISIBLE_DEVICES")), key=lambda gpu: gpu.id))
+
+
+def gpu_offers(gpus: Iterable[Gpu], taken: Collection[str], cores: int) -> Iterator[Offer]:
+    """One for each kind of GPU, of which a replica gets whole devices. `taken`: ids of those that replicas use now."""
+    kinds: dict[tuple[str, int], list[Gpu]] = defaultdict(list)
+    for gpu in gpus:
+        kinds[gpu.model, gpu.memory_bytes].append(gpu)
+    for (model, memory), alike in sorted(kinds.items()):
+        free = [gpu for gpu in alike if gpu.id not in taken]
+        yield Offer(
+            key=f"gpu-{model}-local",
+            kind=HardwareKind.GPU,
+            cores=cores,
+            memory_bytes=memory,
+            free_memory_bytes=max((gpu.free_memory_bytes for gpu in free), default=0),
+            gpu=model,
+            gpus=len(alike),
+            free_gpus=len(free),
+            devices=tuple(Device(gpu.id, gpu.memory_bytes) for gpu in alike),
+        )
 
 
 def model_name(name: str) -> str:

@@ -17,7 +17,6 @@ import psutil
 from berth.compute.launch import LaunchSpec, Phase, ReplicaStatus
 from berth.compute.provider import (
     Capacity,
-    Device,
     HardwareKind,
     LogPage,
     NoCapacity,
@@ -29,7 +28,7 @@ from berth.compute.provider import (
 from berth.compute.providers import machine
 from berth.compute.providers.cgroups import Cgroups
 from berth.compute.providers.folder import ReplicaFolder, StopOrder, folders
-from berth.compute.providers.gpus import Gpu, discover
+from berth.compute.providers.gpus import discover, gpu_offers
 from berth.compute.providers.processes import ask_to_end, end_session, runs, started_at
 
 TIER: Final = "cpu-local"
@@ -74,7 +73,7 @@ class LocalProvider:
 
     def offers(self) -> list[Offer]:
         return [
-            *self._gpu_offers(),
+            *gpu_offers(discover(self._environ), self._devices_in_use(), machine.cores()),
             Offer(
                 key=TIER,
                 kind=HardwareKind.CPU,
@@ -85,26 +84,6 @@ class LocalProvider:
                 price_per_hour=self._price,
             ),
         ]
-
-    def _gpu_offers(self) -> Iterator[Offer]:
-        """One for each kind of GPU. A replica gets whole devices, which it alone sees."""
-        models: dict[tuple[str, int], list[Gpu]] = {}
-        for gpu in discover(self._environ):
-            models.setdefault((gpu.model, gpu.memory_bytes), []).append(gpu)
-        taken = self._devices_in_use()
-        for (model, memory), gpus in sorted(models.items()):
-            free = [gpu for gpu in gpus if gpu.id not in taken]
-            yield Offer(
-                key=f"gpu-{model}-local",
-                kind=HardwareKind.GPU,
-                cores=machine.cores(),
-                memory_bytes=memory,
-                free_memory_bytes=max((gpu.free_memory_bytes for gpu in free), default=0),
-                gpu=model,
-                gpus=len(gpus),
-                free_gpus=len(free),
-                devices=tuple(Device(gpu.id, gpu.memory_bytes) for gpu in gpus),
-            )
 
     def _devices_in_use(self) -> set[str]:
         specs = (folder.spec() for folder in folders(self._root) if self._agent(folder, folder.status()))

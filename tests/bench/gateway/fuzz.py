@@ -20,7 +20,8 @@ from types import FrameType
 ROOT = Path(__file__).resolve().parents[3]
 sys.path[:0] = [str(ROOT), str(ROOT / "platform"), str(ROOT / "runtime")]
 
-from tests.gateway.core import ENGINE_HEAD, Core  # noqa: E402
+from berth_gateway.records import OPEN  # noqa: E402
+from tests.gateway.core import ENGINE_HEAD, Core, Dialled, unpacked  # noqa: E402
 from tests.gateway.harness import World, chat, chat_events, chunked, completion_events, plain, raw_post  # noqa: E402
 
 CASE_SECONDS = 5  # of its own CPU time: a busy machine is no hang
@@ -49,9 +50,17 @@ def seeds(rng: random.Random, token: str) -> tuple[list[bytes], list[bytes]]:
         ENGINE_HEAD + chunked(*chat_events(words)),
         ENGINE_HEAD + chunked(*completion_events(words)),
         ENGINE_HEAD + chunked(b"".join(chat_events(words))),
+        plain(200, whole(len(words))),
         plain(rng.choice([200, 400, 404, 429, 500, 503]), b'{"error":{"message":"no","code":400}}'),
     ]
     return requests, answers
+
+
+def whole(tokens: int) -> bytes:
+    """An answer in one piece."""
+    choice = {"index": 0, "message": {"role": "assistant", "content": "x" * tokens}, "finish_reason": "stop"}
+    figures = {"prompt_tokens": 5, "completion_tokens": tokens, "total_tokens": 5 + tokens}
+    return json.dumps({"id": "e", "choices": [choice], "usage": figures}).encode()
 
 
 def damage(rng: random.Random, data: bytes) -> bytes:
@@ -80,30 +89,33 @@ def pieces(rng: random.Random, data: bytes) -> list[bytes]:
 def one_case(core: FuzzCore, rng: random.Random) -> None:
     requests, answers = seeds(rng, core.world.token)
     client, wire = core.client()
-    accepted, settled, dialled = len(core.accepted), len(core.events), len(core.dialled)
+    accepted, settled = len(core.accepted), len(core.events)
     for _ in range(rng.randint(1, 3)):
         for part in pieces(rng, damage(rng, rng.choice(requests))):
             if wire.open:
                 client.received(part)
-        for made in core.dialled[dialled:]:
+        for made in core.asked_now():
             for part in pieces(rng, damage(rng, rng.choice(answers))):
                 if made.wire.open:
                     made.upstream.received(part)
             if rng.random() < 0.2:
+                made.wire.closed = True
                 made.upstream.lost()
         core.pass_time(rng.choice([0.0, 0.1, 3.0, 20.0]))
     client.lost()
     core.pass_time(10.0)
-    check(core, accepted, settled, dialled)
+    check(core, accepted, settled)
+    core.dialled = [made for made in core.dialled if made.wire.open]  # some of them idle, for the next case
 
 
-def check(core: FuzzCore, accepted: int, settled: int, dialled: int) -> None:
+def check(core: FuzzCore, accepted: int, settled: int) -> None:
     """What holds after any case. The numbers say where it began."""
-    for made in core.dialled[dialled:]:
+    for made in core.dialled:
         for seen in made.requests:  # read strictly: half a request, or one that is not ours, fails here
             sent = seen.json
             if sent["model"] != "engine-name" or not seen.head.startswith(b"POST /v1/"):
                 raise AssertionError("an engine got what was not written for it")
+        made.wire.out = b""
     if sorted(core.accepted[accepted:]) != sorted(event.event_id for event in core.events[settled:]):
         raise AssertionError("accepted requests and usage events differ")
     if core.gateway.exchanges:
@@ -118,13 +130,17 @@ class FuzzCore(Core):
         world.route("acme/model", 7001, engine=engine)
         super().__init__(folder, world)
         self.accepted: list[str] = []
-        accept = self.gateway.spool.accept
+        write = self.gateway.spool.write
 
-        def watch(event: object) -> None:
-            accept(event)  # type: ignore[arg-type]
-            self.accepted.append(event.event_id)  # type: ignore[attr-defined]
+        def watch_opened(records: bytes, settled: int = 0) -> None:
+            write(records, settled)
+            self.accepted += [event.event_id for kind, event in unpacked(records) if kind == OPEN]
 
-        self.gateway.spool.accept = watch  # type: ignore[method-assign,assignment]
+        self.gateway.spool.write = watch_opened  # type: ignore[method-assign]
+
+    def asked_now(self) -> list[Dialled]:
+        """Connections on which the engine owes an answer."""
+        return [m for m in self.dialled if m.upstream.fast is not None or m.upstream._asker is not None]
 
 
 def too_long(number: int, frame: FrameType | None) -> None:

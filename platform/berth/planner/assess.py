@@ -129,7 +129,7 @@ def _before(option: Option, place: Placement, demand: Demand, loss: float) -> Re
         return reason(
             "quality_too_low",
             f"{option.scheme} loses about {100 * loss:.1f} % of a benchmark's score; at most {100 * demand.loss:.1f} % is accepted.",
-            loss=round(loss, 4), limit=demand.loss, format=option.scheme,
+            loss=round(100 * loss, 2), limit=round(100 * demand.loss, 2), format=option.scheme,
         )  # fmt: skip
     return None
 

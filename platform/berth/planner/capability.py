@@ -65,7 +65,7 @@ def _hardware(capability: Capability, gpu: Gpu) -> Reason | None:
         return reason(
             "capability_too_low",
             f"{name} needs compute capability {capability.least_capability:g}; {gpu.key} has {gpu.capability:g}.",
-            engine=name, needed=capability.least_capability, actual=gpu.capability,
+            engine=name, least=capability.least_capability, actual=gpu.capability,
         )  # fmt: skip
     return None
 
@@ -81,7 +81,7 @@ def _format(capability: Capability, scheme: str, gpu: Gpu, model: ModelFacts) ->
         return reason(
             "capability_too_low",
             f"No {scheme} on {gpu.key} ({gpu.capability:g} < {least:g}) with {name}.",
-            engine=name, format=scheme, needed=least, actual=gpu.capability,
+            engine=name, format=scheme, least=least, actual=gpu.capability,
         )  # fmt: skip
     if gpu.vendor == "amd" and capability.amd_schemes and scheme not in capability.amd_schemes:
         return reason("format_unsupported", f"{name} has no {scheme} kernels for AMD.", engine=name, format=scheme)

@@ -84,6 +84,7 @@ def place(option: Option, model: ModelFacts) -> Placement | Reason:
         return reason(
             "memory_unknown",
             f"How much state {model.architecture} keeps is not known, so its memory cannot be promised.",
+            architecture=model.architecture,
         )
     shards = stages = split = 1
     if devices > 1:

@@ -211,7 +211,10 @@ def _left_out(option: Option, demand: Demand, fixed: Fixed) -> Reason | None:
         )
     if demand.regions and not set(demand.regions) & set(option.station.regions):
         told = ", ".join(option.station.regions) or "no region that is known"
-        return reason("elsewhere", f"{option.station.key} is offered in {told}, not in {', '.join(demand.regions)}.")
+        return reason(
+            "elsewhere", f"{option.station.key} is offered in {told}, not in {', '.join(demand.regions)}.",
+            tier=option.station.key, asked=", ".join(demand.regions),
+        )  # fmt: skip
     if demand.tiers and option.station.key not in demand.tiers:
         return reason(
             "tier_not_allowed",
@@ -264,6 +267,6 @@ def _why_not(other: Assessed, best: Assessed) -> Reason:
     if round(other.loss, 3) != round(best.loss, 3):
         return reason(
             "lower_quality", f"It fits at the same price, but loses {100 * other.loss:.1f} % of quality, not {100 * best.loss:.1f} %.",
-            loss=round(other.loss, 4), chosen=round(best.loss, 4),
+            loss=round(100 * other.loss, 2), chosen=round(100 * best.loss, 2),
         )  # fmt: skip
     return reason("no_better", "It fits at the same price and quality, and is no simpler.")

@@ -154,3 +154,24 @@ def test_licences_that_are_allowed(owner: Client) -> None:
             assert found["changes"][0]["params"]["value"] == ["MIT", "Apache-2.0"]
             again = post(owner, PLANS, {"model": "tiny", "needs": {"licences": found["changes"][0]["params"]["value"]}})
             assert again.json()["fits"] is True
+
+
+def test_a_change_is_held_to_the_plan_that_was_seen(
+    owner: Client, provider: FakeProvider, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert post(owner, URL, BODY | {"name": "bot"}).status_code == 201
+
+    def change(**body: Any) -> Any:
+        return owner.patch(f"{URL}/bot", body, "application/json")
+
+    more = {"concurrency": 1}
+    plan_id = seen(owner, needs=more, replicas=1)
+    other = change(needs=more, replicas=3, plan_id=plan_id)
+    assert (other.status_code, other.json()["error"]["code"]) == (422, "plan.unknown")
+    price(provider, monkeypatch, "0.5")
+    stale = change(needs=more, replicas=1, plan_id=plan_id)
+    assert (stale.status_code, stale.json()["error"]["code"]) == (409, "plan.stale")
+    assert owner.get(f"{URL}/bot").json()["revision"]["number"] == 1
+    again = stale.json()["error"]["params"]["plan_id"]
+    done = change(needs=more, replicas=1, plan_id=again)
+    assert (done.status_code, done.json()["revision"]["number"]) == (200, 2)

@@ -12,6 +12,7 @@ import { Input } from "@/shared/ui/Field";
 import { Notice } from "@/shared/ui/Notice";
 import { Card } from "@/shared/ui/Page";
 import { Table } from "@/shared/ui/Table";
+import { usePlanText } from "./planText";
 import { type People, PEOPLE, PEOPLE_FIELDS, PEOPLE_LIMITS, toDemand, wrongFields } from "./anywhere";
 
 const SHOWN = 12; // of what was turned down
@@ -54,6 +55,7 @@ export function Anywhere({ model, version }: { model: string; version: number | 
 
 function Answer({ found }: { found: Survey }) {
   const { t, locale } = useI18n();
+  const say = usePlanText(found.currency);
   return (
     <div className="stack" role="status">
       {found.fits ? null : <Notice tone="warn">{t("anywhere.none")}</Notice>}
@@ -66,7 +68,7 @@ function Answer({ found }: { found: Survey }) {
       {found.nearest.length > 0 ? (
         <ul className="stack-s">
           {found.nearest.map((each) => (
-            <li key={each.change.message}>{t("anywhere.nearest", { change: each.change.message, price: each.plan.per_hour === null ? t("plan.stale.unknown") : exactMoney(each.plan.per_hour, found.currency) })}</li>
+            <li key={each.change.message}>{t("anywhere.nearest", { change: say("remedy", each.change), price: each.plan.per_hour === null ? t("plan.stale.unknown") : exactMoney(each.plan.per_hour, found.currency) })}</li>
           ))}
         </ul>
       ) : null}
@@ -78,7 +80,7 @@ function Answer({ found }: { found: Survey }) {
           rowKey={(each) => `${each.option}/${each.reason_code}`}
           columns={[
             { head: t("plan.option"), cell: (each) => each.option },
-            { head: t("plan.why"), cell: (each) => each.message },
+            { head: t("plan.why"), cell: (each) => say("survey", { code: each.reason_code, message: each.message, params: each.params }) },
           ]}
         />
       </details>

@@ -1485,6 +1485,8 @@ export interface components {
             rollout?: components["schemas"]["RolloutInRequest"];
             /** @description Why; shown with the revision */
             reason?: string;
+            /** @description Of the plan that was seen for exactly this model version, needs, pins and replicas; as when deploying */
+            plan_id?: string;
             limits?: components["schemas"]["LimitsInRequest"];
             /** @description Without a request for so long it sleeps; null: never */
             sleep_after_seconds?: number | null;

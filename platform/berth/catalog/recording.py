@@ -88,7 +88,7 @@ def keep_artefact(
     verdict: Verdict,
     *,
     made_from: Artefact,
-    quality: Mapping[str, object],
+    quality: Mapping[str, object] | None,
 ) -> Artefact:
     """Puts what a conversion made and adds it to the version, or finds it there. Raises as `keep_version`."""
     for attempt in range(TRIES):
@@ -107,17 +107,18 @@ def _record_artefact(
     files: Mapping[str, Staged],
     verdict: Verdict,
     made_from: Artefact,
-    quality: Mapping[str, object],
+    quality: Mapping[str, object] | None,
 ) -> Artefact:
     org = Organisation.objects.select_for_update().get(pk=version.org_id)
     same = {"version": version, "format": verdict.format, "quantization": verdict.quantization[:16]}
     known = Artefact.objects.for_org(org).filter(**same).first()
     if known is not None:
         return known
-    references.check_quota(org, sum({each.sha256: each.size for each in files.values()}.values()))
-    references.hold((each.sha256, each.size) for each in files.values())
+    contents = [(each.sha256, each.size) for each in files.values()]
+    references.check_quota(org, references.new_bytes(org, contents))
+    references.hold(contents)
     artefact = _artefact_of(version, files, verdict)
-    artefact.made_from, artefact.quality = made_from, dict(quality)
+    artefact.made_from, artefact.quality = made_from, dict(quality) if quality is not None else None
     artefact.save(update_fields=["made_from", "quality"])
     model = version.model
     publish_event(org.pk, "models", model.name, version.number, {"kind": "artefact_added", "version": version.number})
@@ -161,8 +162,9 @@ def _record(files: Mapping[str, Staged], verdict: Verdict, where: Provenance, ru
     known = known_version(org, where.name, digest)
     if known is not None:
         return known
-    references.check_quota(org, sum({each.sha256: each.size for each in files.values()}.values()), run)
-    references.hold((each.sha256, each.size) for each in files.values())
+    contents = [(each.sha256, each.size) for each in files.values()]
+    references.check_quota(org, references.new_bytes(org, contents), run)
+    references.hold(contents)
     model, _ = Model.objects.for_org(org).get_or_create(
         org=org, name=where.name, defaults={"description": where.description[:400]}
     )

@@ -11,8 +11,8 @@ from berth_runtime.convert.running import run_job
 from berth_runtime.convert.workdir import WorkDir
 from berth_runtime.engines.catalogue import engine_named
 from berth_runtime.failure import Failure
+from berth_runtime.quality import llamacpp, scripted
 from berth_runtime.quality.job import JOB_FORMAT, QualityJob, QualityReport
-from berth_runtime.quality.llamacpp import predictions
 from berth_runtime.quality.measure import Prediction, compare
 from berth_runtime.spec import ModelFile
 
@@ -26,13 +26,13 @@ def check(job: QualityJob, folder: WorkDir) -> QualityReport:
     told = 2 * job.places
 
     def asked(files: tuple[ModelFile, ...], before: int) -> list[Prediction]:
-        return predictions(
-            files,
-            text,
-            threads=job.threads,
-            places=job.places,
-            memory_limit=job.memory_limit,
-            said=lambda done, _: folder.progress("measuring", before + done, told),
+        def said(done: int, _all: int) -> None:
+            folder.progress("measuring", before + done, told)
+
+        if not all(map(_is_gguf, files)):
+            return scripted.predictions(files, text, threads=job.threads, places=job.places, said=said)
+        return llamacpp.predictions(
+            files, text, threads=job.threads, places=job.places, memory_limit=job.memory_limit, said=said
         )
 
     reference, measured = asked(job.reference, 0), asked(job.measured, job.places)
@@ -40,9 +40,14 @@ def check(job: QualityJob, folder: WorkDir) -> QualityReport:
         quality = compare(reference, measured)
     except ValueError as error:
         raise Failure("not_comparable", f"The artefact cannot be compared with its reference: {error}.") from None
-    llamacpp = engine_named("llamacpp")
-    version = llamacpp.version() if llamacpp else ""
+    engine = engine_named("llamacpp") if all(map(_is_gguf, job.measured)) else None
+    version = engine.version() if engine else "the format's own library"
     return QualityReport(JOB_FORMAT, origin, version, quality, quality.perplexity_change)
+
+
+def _is_gguf(file: ModelFile) -> bool:
+    with Path(file.path).open("rb") as opened:
+        return opened.read(4) == b"GGUF"
 
 
 def _text(job: QualityJob) -> tuple[str, str]:

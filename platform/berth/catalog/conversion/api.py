@@ -67,7 +67,10 @@ class ConversionOut(serializers.ModelSerializer[Conversion]):
 
 
 class NewConversionIn(StrictSerializer):
-    quantization = serializers.ChoiceField(choices=targets.GGUF, help_text="of the GGUF artefact to be made")
+    format = serializers.ChoiceField(choices=list(targets.MADE), default="gguf")
+    quantization = serializers.ChoiceField(
+        choices=targets.QUANTIZATIONS, help_text="what can be made depends on the format"
+    )
 
 
 class ConversionsView(OrgView):
@@ -84,9 +87,9 @@ class VersionConversionsView(OrgView):
     @extend_schema(operation_id="start_conversion", request=NewConversionIn, responses={202: ConversionOut})
     @idempotent
     def post(self, request: Request, org: str, name: str, number: int) -> Response:
-        """Makes a GGUF artefact of another quantization, measures it against its source, and adds it to the version."""
+        """Makes an artefact of another format or quantization, measures it against its source, and adds it to the version."""
         body = read_body(NewConversionIn, request)
-        made = services.start_conversion(self.org, cast(User, request.user), name, number, body["quantization"])
+        made = services.start_conversion(self.org, cast(User, request.user), name, number, **body)
         return Response(ConversionOut(services.get_conversion(self.org, str(made.pk))).data, status=202)
 
 

@@ -32,6 +32,7 @@ class SourceFile(msgspec.Struct, frozen=True):
     role: str
     size: int
     sha256: str
+    name: str
 
 
 class Progress(msgspec.Struct, frozen=True):
@@ -148,6 +149,6 @@ class Folder:
 _children: dict[str, subprocess.Popen[bytes]] = {}
 
 
-def sources(files: Sequence[tuple[Path, str, int, str]]) -> list[dict[str, Any]]:
-    """(path, role, size, digest) as the programs read them."""
-    return [msgspec.to_builtins(SourceFile(str(path), role, size, sha256)) for path, role, size, sha256 in files]
+def sources(files: Sequence[SourceFile]) -> list[dict[str, Any]]:
+    """As the programs read them."""
+    return [msgspec.to_builtins(file) for file in files]

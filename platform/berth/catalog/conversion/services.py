@@ -16,38 +16,52 @@ from berth.web.errors import ApiError, NotFound
 from berth.web.events import publish_event
 
 
-def start_conversion(org: Organisation, actor: User | None, model: str, number: int, quantization: str) -> Conversion:
-    """Asks for a GGUF artefact of a version in another quantization. Asked for again while it runs, it is the same conversion.
+def start_conversion(
+    org: Organisation,
+    actor: User | None,
+    model: str,
+    number: int,
+    quantization: str,
+    format: str = "gguf",  # noqa: A002
+) -> Conversion:
+    """Asks for an artefact of a version in another format or quantization. Asked for again while it runs, it is the same conversion.
 
     Raises NotFound, and ApiError if the version has that artefact already or nothing that it could be made of.
     """
     version = _version(org, model, number)
     artefacts = list(Artefact.objects.for_org(org).filter(version=version))
-    if any(each.format == "gguf" and each.quantization == quantization for each in artefacts):
+    label = f"{format} {quantization}"
+    if any((each.format, each.quantization) == (format, quantization) for each in artefacts):
         raise ApiError(
             "artefact_exists",
-            f"Version {number} of {model} has a GGUF artefact in {quantization} already. Deploy it.",
+            f"Version {number} of {model} has an artefact {label} already. Deploy it.",
             field="quantization",
             status=409,
         )
-    best = targets.best_source([(each.format, each.quantization) for each in artefacts], "gguf", quantization)
+    best = targets.best_source([(each.format, each.quantization) for each in artefacts], format, quantization)
     if best is None:
-        raise ApiError(
-            "no_source",
-            f"GGUF {quantization} is made of another GGUF artefact, and version {number} of {model} has none. Import one as GGUF.",
-            field="quantization",
-            status=422,
-        )
+        raise ApiError("no_source", _no_source(format, quantization, label), field="quantization", status=422)
     source = next(each for each in artefacts if (each.format, each.quantization) == best)
+    wanted = {"source": source, "format": format, "quantization": quantization}
     try:
         with transaction.atomic():
-            made = Conversion.objects.for_org(org).create(
-                org=org, source=source, format="gguf", quantization=quantization, created_by=actor
-            )
+            made = Conversion.objects.for_org(org).create(org=org, created_by=actor, **wanted)
             told(made)
             return made
     except IntegrityError:
-        return _running(org).get(source=source, format="gguf", quantization=quantization)
+        return _running(org).get(**wanted)
+
+
+def _no_source(format: str, quantization: str, label: str) -> str:  # noqa: A002
+    if quantization not in targets.MADE.get(format, ()):
+        return (
+            f"{label} cannot be made here. As {format}, these can: {', '.join(targets.MADE.get(format, ())) or 'none'}."
+        )
+    if format == "gguf":
+        return f"{label} is made of a GGUF artefact or of 16-bit safetensors, and this version has neither."
+    if (format, quantization) == ("safetensors", "BF16"):
+        return f"{label} is made of a GGUF artefact or of an adapter with its base, and this version has neither."
+    return f"{label} is made of 16-bit safetensors, and this version has none. Convert it to safetensors BF16 first."
 
 
 def cancel_conversion(org: Organisation, conversion_id: str) -> Conversion:

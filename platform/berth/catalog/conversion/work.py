@@ -7,6 +7,7 @@ dies loses nothing: the program goes on, or is started again and goes on from it
 from __future__ import annotations
 
 import socket
+from contextlib import ExitStack
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, Final
@@ -16,12 +17,12 @@ from django.db.models import Q, QuerySet
 
 from berth.catalog.conversion import targets
 from berth.catalog.conversion.models import FINAL, Conversion, ConversionState
-from berth.catalog.conversion.program import Failed, Folder, Made, Progress, Report, sources
+from berth.catalog.conversion.program import Failed, Folder, Made, Progress, Report, SourceFile, sources
 from berth.catalog.conversion.services import told
 from berth.catalog.errors import QuotaExceeded, Refused, StoreFull
 from berth.catalog.files import staged_copy
 from berth.catalog.intake.verify import verify
-from berth.catalog.models import ArtefactFile
+from berth.catalog.models import Artefact, ArtefactFile
 from berth.catalog.recording import keep_artefact
 from berth.catalog.store import store
 
@@ -74,6 +75,9 @@ def _step(conversion: Conversion, folder: Folder, now: datetime) -> None:
         conversion.state = ConversionState.CONVERTING
         folder.start("convert", job=str(conversion.pk), files=_source_files(conversion, folder),
                      target_format=conversion.format, target=conversion.quantization)  # fmt: skip
+    elif conversion.source.format == "lora":
+        # An adapter is there to change what its base predicts: there is nothing to compare a merged model with.
+        _keep(conversion, folder, now, made, None)
     elif (report := folder.read("quality.json", Report)) is None:
         conversion.state = ConversionState.MEASURING
         folder.start(
@@ -104,8 +108,31 @@ def _failed(conversion: Conversion, folder: Folder, now: datetime, failed: Faile
     _end(conversion, folder, now, ConversionState.FAILED, failed.reason, failed.message)
 
 
-def _keep(conversion: Conversion, folder: Folder, now: datetime, made: Made, report: Report) -> None:
-    quality = {
+def _keep(conversion: Conversion, folder: Folder, now: datetime, made: Made, report: Report | None) -> None:
+    conversion.fallbacks, conversion.requantized = made.fallbacks, made.requantized
+    conversion.quality = quality = None if report is None else _quality(conversion, report, now)
+    short = targets.falls_short(quality) if quality is not None else None
+    if short is not None:
+        message = f"The {conversion.quantization} artefact was made and is not kept: {short}. Choose a quantization with more bits."
+        _end(conversion, folder, now, ConversionState.REFUSED, "quality_too_low", message)
+        return
+    conversion.state = ConversionState.STORING
+    verdict = verify({file.name: folder.path / file.name for file in made.files})
+    if (verdict.format, verdict.quantization) != (conversion.format, conversion.quantization):
+        found = f"{verdict.format} {verdict.quantization}"
+        raise Refused("not_as_asked", f"what was made is {found} and not {conversion}.")
+    with ExitStack() as staged:
+        files = {
+            name: staged.enter_context(staged_copy(folder.path / name, store().incoming)) for name in verdict.roles
+        }
+        conversion.artefact = keep_artefact(
+            conversion.source.version, files, verdict, made_from=conversion.source, quality=quality
+        )
+    _end(conversion, folder, now, ConversionState.DONE, "", "")
+
+
+def _quality(conversion: Conversion, report: Report, now: datetime) -> dict[str, Any]:
+    return {
         **report.quality,
         "perplexity_change": report.perplexity_change,
         "text": report.text,
@@ -113,24 +140,6 @@ def _keep(conversion: Conversion, folder: Folder, now: datetime, made: Made, rep
         "reference": conversion.source.quantization,
         "measured_at": now.isoformat(),
     }
-    conversion.quality, conversion.fallbacks = quality, made.fallbacks
-    conversion.requantized = made.requantized
-    short = targets.falls_short(quality)
-    if short is not None:
-        message = f"The {conversion.quantization} artefact was made and is not kept: {short}. Choose a quantization with more bits."
-        _end(conversion, folder, now, ConversionState.REFUSED, "quality_too_low", message)
-        return
-    conversion.state = ConversionState.STORING
-    with_names = {file.name: folder.path / file.name for file in made.files}
-    verdict = verify(with_names)
-    (name, path), *others = with_names.items()
-    if others or verdict.quantization != conversion.quantization:
-        raise Refused("not_as_asked", f"what was made is {verdict.quantization} and not {conversion.quantization}.")
-    with staged_copy(path, store().incoming) as staged:
-        conversion.artefact = keep_artefact(
-            conversion.source.version, {name: staged}, verdict, made_from=conversion.source, quality=quality
-        )
-    _end(conversion, folder, now, ConversionState.DONE, "", "")
 
 
 def _end(
@@ -142,8 +151,27 @@ def _end(
 
 
 def _source_files(conversion: Conversion, folder: Folder) -> list[dict[str, Any]]:
-    files = ArtefactFile.objects.for_org(conversion.org).filter(artefact=conversion.source, role="weights")
-    return sources([(_local(each, folder), each.role, each.size, each.sha256) for each in files.order_by("name")])
+    """All files, by their names; an adapter's with those of its base."""
+    source = conversion.source
+    files = list(ArtefactFile.objects.for_org(conversion.org).filter(artefact=source).order_by("name"))
+    if source.format == "lora":
+        base = Artefact.objects.for_org(conversion.org).filter(version=source.version.base, format="safetensors")
+        plain = base.filter(quantization__in=("BF16", "F16", "F32")).first()
+        if plain is None:
+            raise Refused(
+                "base_missing", "the adapter's base has no 16-bit safetensors here. Import or convert the base first."
+            )
+        files += ArtefactFile.objects.for_org(conversion.org).filter(artefact=plain).order_by("name")
+    return sources(
+        [
+            SourceFile(str(_local(each, folder)), _role(each, source), each.size, each.sha256, each.name)
+            for each in files
+        ]
+    )
+
+
+def _role(file: ArtefactFile, source: Artefact) -> str:
+    return "adapter" if source.format == "lora" and file.artefact_id == source.pk else file.role
 
 
 def _local(file: ArtefactFile, folder: Folder) -> Path:
@@ -162,7 +190,9 @@ def _local(file: ArtefactFile, folder: Folder) -> Path:
 
 
 def _made_files(folder: Folder, made: Made) -> list[dict[str, Any]]:
-    return sources([(folder.path / each.name, each.role, each.size, each.sha256) for each in made.files])
+    return sources(
+        [SourceFile(str(folder.path / each.name), each.role, each.size, each.sha256, each.name) for each in made.files]
+    )
 
 
 def _machine() -> str:

@@ -15,6 +15,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 _SAMPLES = 64
 _LENGTH = 256  # tokens
+_ROUNDED = {"FP8": "FP8_DYNAMIC", "INT8 W8A8": "W8A8"}
 _GROUPS = (128, 64, 32)  # what vLLM's kernels take, largest first
 
 
@@ -22,7 +23,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(allow_abbrev=False)
     parser.add_argument("--source", required=True, type=Path)
     parser.add_argument("--out", required=True, type=Path)
-    parser.add_argument("--scheme", required=True, choices=["GPTQ-Int4", "INT8-W8A8", "FP8"])
+    parser.add_argument("--scheme", required=True, choices=["INT4 W4A16", "INT8 W8A8", "FP8"])
     parser.add_argument("--text", required=True, type=Path, help="neutral text to calibrate with")
     given = parser.parse_args()
     tokenizer = AutoTokenizer.from_pretrained(given.source, local_files_only=True, trust_remote_code=False)
@@ -30,24 +31,23 @@ def main() -> None:
         given.source, dtype="auto", local_files_only=True, trust_remote_code=False
     )
     notes: dict[str, Any] = {}
-    if given.scheme == "FP8":
-        oneshot(model=model, recipe=QuantizationModifier(targets="Linear", scheme="FP8_DYNAMIC", ignore=["lm_head"]))
+    if given.scheme in _ROUNDED:
+        # Activations are scaled as they come, so nothing has to be calibrated: the weights are rounded to the nearest.
+        oneshot(
+            model=model,
+            recipe=QuantizationModifier(targets="Linear", scheme=_ROUNDED[given.scheme], ignore=["lm_head"]),
+        )
     else:
-        recipe = _int8() if given.scheme == "INT8-W8A8" else _gptq(model, notes)
         oneshot(
             model=model,
             dataset=_samples(tokenizer, given.text.read_text(encoding="utf-8")),
-            recipe=recipe,
+            recipe=_gptq(model, notes),
             max_seq_length=_LENGTH,
             num_calibration_samples=_SAMPLES,
         )
     model.save_pretrained(given.out, save_compressed=True)
     tokenizer.save_pretrained(given.out)
     (given.out / "notes.json").write_text(json.dumps(notes))
-
-
-def _int8() -> Any:
-    return GPTQModifier(targets="Linear", scheme="W8A8", ignore=["lm_head"])
 
 
 def _gptq(model: Any, notes: dict[str, Any]) -> Any:

@@ -12,7 +12,7 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import NoScriptError, RedisError
 
-from berth_gateway.contract import BUDGET_PREFIX, GATEWAYS_KEY, LIMIT_PREFIX, UsageEvent
+from berth_gateway.contract import BUDGET_PREFIX, GATEWAYS_KEY, LIMIT_PREFIX, BudgetScope, UsageEvent
 from berth_gateway.cost import cost_of, price_at
 from berth_gateway.limits import Asks, Gate
 from berth_gateway.pools import Pool, PoolReply
@@ -254,7 +254,8 @@ class Lessor:
             found, after = await asyncio.to_thread(events.read, at, READ_EVENTS)
             if after <= at:
                 break
-            spent += spent_in(self._gate, purse, found[: end - at], self._view())
+            # A member's keys are found by looking through all of them, so not while requests wait for this thread.
+            spent += await asyncio.to_thread(spent_in, self._gate, purse, found[: end - at], self._view())
             at = after
         if position < events.first_position:
             return False  # trimmed meanwhile; the ledger knows more by now
@@ -268,7 +269,7 @@ def spent_in(gate: Gate, purse: Purse, events: list[UsageEvent], view: View | No
     """What these events have cost, as far as they count for the purse."""
     if view is None:
         return 0
-    members = {key.key_id: key.member_id for key in view.keys.values()}
+    members = _members(purse, events, view)
     prices = {route.deployment_id: route.prices for route in view.routes.values()}
     total = 0
     for event in events:
@@ -276,6 +277,14 @@ def spent_in(gate: Gate, purse: Purse, events: list[UsageEvent], view: View | No
             price = price_at(prices.get(event.deployment_id, ()), event.accepted_at)
             total += cost_of(event, price) if price is not None else 0
     return total
+
+
+def _members(purse: Purse, events: list[UsageEvent], view: View) -> dict[str, str | None]:
+    """Whose the keys of these events are, where that is asked for: key id -> member id. Keys are many, so only those are kept."""
+    if purse.budget.scope is not BudgetScope.MEMBER:
+        return {}
+    wanted = {event.key_id for event in events if event.org_id == purse.budget.org_id}
+    return {key.key_id: key.member_id for key in view.keys.values() if key.key_id in wanted} if wanted else {}
 
 
 def recall(gate: Gate, events: Events, view: View | None) -> None:

@@ -9,6 +9,7 @@ import signal
 import socket
 import time
 from collections.abc import Coroutine
+from dataclasses import replace
 from typing import Any, Protocol
 
 import uvloop
@@ -170,7 +171,8 @@ def _party(gateway: Gateway, usage_key: bytes) -> Party:
         return Alone(gateway, gateway.store)
     from berth_gateway.shared import Shared  # Valkey's client is a quarter of the memory of a gateway that needs none
 
-    return Shared(gateway, usage_key)
+    config = gateway.config
+    return Shared(gateway, usage_key, lambda number: _usage_key(replace(config, worker=number)))
 
 
 def _quieten(loop: asyncio.AbstractEventLoop, gateway: Gateway) -> None:

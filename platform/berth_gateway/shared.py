@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any
 
+from berth_gateway.estates import Estates
 from berth_gateway.gateway import Gateway
 from berth_gateway.leases import Lessor
 from berth_gateway.link import Link
@@ -17,7 +18,8 @@ FIRST_ANSWER_SECONDS = 2.0
 class Shared:
     """A gateway among others, with a control plane behind Valkey."""
 
-    def __init__(self, gateway: Gateway, usage_key: bytes) -> None:
+    def __init__(self, gateway: Gateway, usage_key: bytes, key_of: Callable[[int], bytes]) -> None:
+        """`key_of`: the key for usage batches of another worker, by its number."""
         verdict = gateway.store.load(gateway.wall())
         if verdict is not None:
             gateway.log.info("snapshot_loaded", reason=verdict)
@@ -32,8 +34,13 @@ class Shared:
             lambda: gateway.telemetry.link_failures.add("limits"),
         )
 
+        self._estates = None
+        if gateway.config.worker <= 1:
+            self._estates = Estates(gateway.config, gateway.telemetry, gateway.log, gateway.now, key_of)
+
     def jobs(self) -> list[Coroutine[Any, Any, None]]:
-        return [*self._link.jobs(), self._lessor.run()]
+        estates = [] if self._estates is None else [self._estates.run()]
+        return [*self._link.jobs(), self._lessor.run(), *estates]
 
     async def ready(self) -> None:
         """Nobody is judged by the copy on disk before Valkey was asked whether it is still the newest."""

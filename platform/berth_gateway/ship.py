@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Protocol
 
 import msgspec
 
+from berth_gateway.config import Config
 from berth_gateway.contract import USAGE_FORMAT, USAGE_POSITION_KEY, USAGE_STREAM, UsageBatch, usage_mac
-from berth_gateway.gateway import Gateway
+from berth_gateway.logs import Log
+from berth_gateway.spool import Spool
+from berth_gateway.telemetry import Telemetry
 
 BATCH_EVENTS = 500
 WINDOW_EVENTS = 20_000  # shipped and not acknowledged: bounds what waits in Valkey
@@ -17,10 +21,25 @@ STALL_SECONDS = 5.0  # an acknowledgement that takes longer is looked after
 _encode = msgspec.msgpack.Encoder().encode
 
 
+class Ships(Protocol):
+    """What usage is shipped from."""
+
+    @property
+    def config(self) -> Config: ...
+    @property
+    def spool(self) -> Spool: ...
+    @property
+    def telemetry(self) -> Telemetry: ...
+    @property
+    def log(self) -> Log: ...
+    @property
+    def now(self) -> Callable[[], float]: ...
+
+
 class Shipper:
     """Keeps three numbers: durable (on disk here), shipped (in the stream), acknowledged (in PostgreSQL)."""
 
-    def __init__(self, gateway: Gateway, key: bytes) -> None:
+    def __init__(self, gateway: Ships, key: bytes) -> None:
         self._gateway = gateway
         self._key = key
         self._shipped = 0

@@ -86,6 +86,12 @@ class Exchange:
         self._gateway.exchanges.add(self)
         self._gateway.places.seek(self._place)
 
+    def start_with(self, replica: Replica) -> None:
+        """As `start`, for a request that has found its replica already (`fast`)."""
+        place = self._place = self._gateway.places.found(self)
+        self._gateway.exchanges.add(self)
+        self._gateway.places.take(place, self.facts.route, replica)
+
     def take_over(self, replica: Replica, upstream: Upstream | None, flow: FastStream | None) -> None:
         """Goes on with a request that was accepted and sent a shorter way (`fast`), and with its answer if that flows already."""
         where = address(replica)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from berth_gateway.gateway import Gateway
     from berth_gateway.upstream import Upstream
 
-MOST_GRANTS = 20_000
+MOST_GRANTS = 4000  # of about 5 KB
 IDS = 256
 randbytes = SystemRandom().randbytes
 _WIDTH = 23
@@ -167,8 +167,7 @@ class FastPath:
             sums = gateway.raw_telemetry.ended_well(found.deployment_id, found.endpoint.name, some)
             gateway.raw_loads.ended_well(found.deployment_id, sums)
             if gateway.config.log_requests:
-                line, stream_line = found.stencil.line, found.stream_stencil.line
-                gateway.log.add_lines([stream_line(at, each) if each[1] else line(at, each) for each in some])
+                gateway.log.add_lines([each[1].line(at, each) for each in some])
 
 
 def _at_once(what: Callable[[], None]) -> None:

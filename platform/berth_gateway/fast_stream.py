@@ -14,7 +14,7 @@ from berth_gateway.meter import Counts
 from berth_gateway.relay import EVENT_STREAM, Relay
 
 if TYPE_CHECKING:
-    from berth_gateway.fast import FastExchange
+    from berth_gateway.fast_answer import UsualAnswer
     from berth_gateway.upstream import Upstream, Wire
 
 
@@ -40,7 +40,7 @@ class FastStream:
     )
 
     def __init__(
-        self, owner: FastExchange, upstream: Upstream, wire: Wire, relay: Relay, head: bytes, started: float
+        self, owner: UsualAnswer, upstream: Upstream, wire: Wire, relay: Relay, head: bytes, started: float
     ) -> None:
         """`head`: of the answer, but for the time it took, which `%d` stands for."""
         self._owner = owner

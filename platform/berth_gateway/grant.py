@@ -18,20 +18,19 @@ from berth_gateway.engines import FILLS_CONTEXT, answers_whole
 from berth_gateway.errors import Refusal
 from berth_gateway.pools import Kind
 from berth_gateway.recording import wish_of
-from berth_gateway.route import address, share
-from berth_gateway.stencil import Stencil
+from berth_gateway.route import Address, address
 from berth_gateway.surfaces.common import cache_salt, stream_options
+from berth_gateway.target import Target
 
 if TYPE_CHECKING:
     from berth_gateway.gateway import Gateway
 
-_NO_BOUND = 1 << 62
-
 
 class Grant:
-    """`since` and `until` in Unix seconds, prices in 10^-12 of the currency for a token."""
+    """`only`: the replica, where there is but one. `since` and `until` in Unix seconds, prices in 10^-12 of the currency for a token."""
 
     __slots__ = (
+        "_targets",
         "before",
         "budgets",
         "cached_price",
@@ -46,21 +45,16 @@ class Grant:
         "generation",
         "input_price",
         "more",
+        "only",
         "output_price",
         "plain",
         "pools",
         "purses",
         "rates",
-        "replica",
-        "request_head",
         "route",
         "seats",
         "since",
-        "slots",
-        "spot",
-        "stencil",
         "stream_options",
-        "stream_stencil",
         "tokens",
         "until",
         "waited",
@@ -69,8 +63,7 @@ class Grant:
 
     def __init__(self, gateway: Gateway, caller: Caller, endpoint: Endpoint, route: Route, wall: float) -> None:
         """Raises Refusal where something of it is not known."""
-        replica = route.replicas[0]
-        self.caller, self.endpoint, self.route, self.replica = caller, endpoint, route, replica
+        self.caller, self.endpoint, self.route = caller, endpoint, route
         self.deployment_id = route.deployment_id
         self.generation = gateway.fast.generation
         self.since, self.until = float("-inf"), float("inf")
@@ -78,12 +71,21 @@ class Grant:
             self.until = float(caller.key.expires_at)
         self._limit(gateway, wall)
         self._price(wall)
-        self._address(gateway, replica)
+        self._describe()
         self.counts = gateway.loads.of(route.deployment_id)
         self.waited = gateway.telemetry.queue.cell(route.deployment_id)[0]
-        told = (gateway.config.name, caller.org.org_id, caller.key.key_id, route, endpoint.name)
-        self.stencil = Stencil(*told, stream=False)
-        self.stream_stencil = Stencil(*told, stream=True)
+        self._targets: dict[Address, Target] = {}
+        self.only = self.target(gateway, route.replicas[0]) if len(route.replicas) == 1 else None
+
+    def target(self, gateway: Gateway, replica: Replica) -> Target:
+        """One of the route's replicas."""
+        where = address(replica)
+        found = self._targets.get(where)
+        if found is None:
+            found = self._targets[where] = Target(
+                gateway.config.name, self.caller, self.route, self.endpoint, replica, gateway.router.spot(where), gateway.router.workers
+            )  # fmt: skip
+        return found
 
     def _limit(self, gateway: Gateway, wall: float) -> None:
         standing = gateway.gate.standing(self.caller.key, self.caller.org, self.route, wall)
@@ -104,20 +106,15 @@ class Grant:
         self.dearest = max(self.input_price, self.cached_price)
         self.until = min([self.until, *(each.valid_from for each in prices if each.valid_from > wall)])
 
-    def _address(self, gateway: Gateway, replica: Replica) -> None:
+    def _describe(self) -> None:
+        """What engines are told and clients are given."""
         route = self.route
-        self.spot = gateway.router.spot(address(replica))
-        self.slots = _NO_BOUND if replica.slots is None else share(replica.slots, gateway.router.workers)
         self.context, self.engine_model = route.context_length, route.engine_model
         self.fills_context, self.whole = route.engine in FILLS_CONTEXT, answers_whole(route.engine)
         self.stream_options: Any = stream_options(route, 1)
         self.more = b',"timings_per_token":true' if route.engine == "llamacpp" else b""
         for name, salt in cache_salt(route).items():
             self.more += b',"%b":"%b"' % (name.encode(), salt.encode())
-        self.request_head = (
-            f"POST {self.endpoint.path} HTTP/1.1\r\nhost: {replica.host}:{replica.port}\r\n"
-            f"authorization: Bearer {replica.secret}\r\ncontent-type: application/json\r\nx-request-id: req_"
-        ).encode("latin-1")
         model = msgspec.json.encode(route.name).replace(b"%", b"%%")
         self.plain = (
             b'{"id":"%b%%b","object":"%b","created":%%d,"model":%b,"choices":%%b,"usage":{"prompt_tokens":%%d,'
@@ -149,7 +146,7 @@ def find(gateway: Gateway, caller: Caller, endpoint: Endpoint, model: str, wall:
     try:
         route = admit.find_route(view, caller, model)
         admit.check_serves(route, endpoint)
-        if route.state is not RouteState.READY or len(route.replicas) != 1 or route.shadow is not None:
+        if route.state is not RouteState.READY or not route.replicas or route.shadow is not None:
             return None
         if wish_of(caller, route) is not None or gateway.tracing is not None or caller.org.padded:
             return None  # what is to be kept, traced or filled up has to be seen

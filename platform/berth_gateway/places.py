@@ -120,7 +120,7 @@ class Places:
         if place.sent_at is not None or facts.route.deployment_id not in self.rooms:
             replica = self._choose(route, place, place.tried)
             if replica is not None:
-                self._take(place, route, replica)
+                self.take(place, route, replica)
                 return
         self._wait(place)
 
@@ -129,6 +129,10 @@ class Places:
         place = Place(seeker, seeker.facts.started)
         place.where, place.sent_at = where, sent_at
         return place
+
+    def found(self, seeker: Seeker) -> Place:
+        """A place for a request that was counted as arrived, and takes its replica itself."""
+        return Place(seeker, seeker.facts.started)
 
     def freed(self, deployment: str) -> None:
         """A request that had no place here has left a replica of this deployment."""
@@ -226,7 +230,7 @@ class Places:
         epoch = "" if view is None else view.epoch
         return self._gateway.router.choose(route, tried, self._gateway.now(), lambda: place.lead(epoch))
 
-    def _take(self, place: Place, route: Route, replica: Replica) -> None:
+    def take(self, place: Place, route: Route, replica: Replica) -> None:
         gateway, where = self._gateway, address(replica)
         now = gateway.now()
         gateway.router.begin(where)
@@ -307,7 +311,7 @@ class Places:
             place.gone = True  # it is out already: `left` has nothing to take out
             self._forget(room, place, deployment)
             place.gone = False
-            self._take(place, route, replica)
+            self.take(place, route, replica)
 
     def _deadline(self, place: Place, room: _Room, route: Route | None) -> float:
         if route is not None and not self._serves(route):

@@ -106,7 +106,9 @@ class Pool:
         if taken:
             self._demand += taken
             self._demanded_at = self._turned_at
-        if self.kind is not Kind.SEATS and (taken or back):
+        if self.kind is Kind.SEATS:
+            self.held = max(self.held, self.in_use)
+        elif taken or back:
             self.held = max(0, self.held - taken)
             self._note(slot, taken - back, self._turned_at)
 

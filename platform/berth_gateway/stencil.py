@@ -12,7 +12,7 @@ from zlib import crc32
 
 import msgspec
 
-from berth_gateway.contract import USAGE_FORMAT, CountedBy, Outcome, Route, UsageEvent
+from berth_gateway.contract import USAGE_FORMAT, CountedBy, Outcome, UsageEvent
 from berth_gateway.logs import request_line
 from berth_gateway.records import HEADER, OPEN, SETTLED
 
@@ -35,9 +35,9 @@ def _pieces(whole: bytes, marks: Sequence[bytes]) -> list[bytes]:
     return [*pieces, whole]
 
 
-# A usual request that was answered to the end: grant, whether it streamed, request id, when it was accepted (Unix seconds), how long it
+# A usual request that was answered to the end: grant, stencil, request id, when it was accepted (Unix seconds), how long it
 # took and how long to the first token (microseconds), prompt, cached, completion and reasoning tokens.
-Ended = tuple[Any, bool, bytes, float, int, int, int, int, int, int]
+Ended = tuple[Any, Any, bytes, float, int, int, int, int, int, int]
 
 
 class Stencil:
@@ -45,9 +45,11 @@ class Stencil:
 
     __slots__ = ("_ends", "_line", "_open", "_opens", "_settles", "open_form", "settled_form")
 
-    def __init__(self, gateway: str, org_id: str, key_id: str, route: Route, endpoint: str, *, stream: bool) -> None:
+    def __init__(
+        self, gateway: str, org_id: str, key_id: str, deployment_id: str, revision: int, endpoint: str, *, stream: bool
+    ) -> None:
         begun = UsageEvent(
-            USAGE_FORMAT, _ID, gateway, org_id, key_id, route.deployment_id, route.revision, endpoint, stream,
+            USAGE_FORMAT, _ID, gateway, org_id, key_id, deployment_id, revision, endpoint, stream,
             _AT, 0.0, Outcome.INTERRUPTED, 503, CountedBy.NONE,
         )  # fmt: skip
         done = msgspec.structs.replace(

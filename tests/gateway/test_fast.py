@@ -22,10 +22,10 @@ IDS = re.compile(rb"[0-9a-f]{32}|[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 STREAM = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
 
 
-def a_world(engine: str = "vllm", *, slots: int | None = None, limited: bool = True) -> World:
+def a_world(engine: str = "vllm", *, replicas: int = 1, slots: int | None = None, limited: bool = True) -> World:
     """acme/model, with limits of every kind, a price that rises, and two budgets."""
     world = World()
-    world.route("acme/model", 7001, engine=engine)
+    world.route("acme/model", *range(7001, 7001 + replicas), engine=engine)
     route = world.routes[0]
     replicas = tuple(msgspec.structs.replace(each, slots=slots) for each in route.replicas)
     prices = (Price(0, 150, 15, 600), Price(1_800_001_030, 300, 30, 1200))
@@ -120,13 +120,7 @@ class Way:
         now = gateway.now()
         gateway.tick()
         pools = {
-            pool.name: (
-                pool.remaining(now, connected=False),
-                pool.in_use,
-                pool.own.used,
-                pool.spare if pool.in_use else 0,
-            )
-            for pool in gateway.gate.pools
+            pool.name: (pool.remaining(now, connected=False), pool.in_use, pool.own.used) for pool in gateway.gate.pools
         }
         core.log.flush()
         lines = [json.loads(IDS.sub(b"ID", line)) for line in core.log.written if b'"request"' in line]
@@ -266,9 +260,16 @@ def run(script: list[tuple[Any, ...]], world: World, engine: str, *, fast: bool)
 
 
 @settings(max_examples=150, deadline=None)
-@given(steps(), st.sampled_from(["vllm", "llamacpp", "openai"]), st.booleans())
-def test_both_ways_are_the_same(script: list[tuple[Any, ...]], engine: str, limited: bool) -> None:
-    world = a_world(engine, limited=limited)
+@given(
+    steps(),
+    st.sampled_from(["vllm", "llamacpp", "openai"]),
+    st.booleans(),
+    st.sampled_from([(1, None), (1, 2), (3, 2)]),
+)
+def test_both_ways_are_the_same(
+    script: list[tuple[Any, ...]], engine: str, limited: bool, replicas: tuple[int, int | None]
+) -> None:
+    world = a_world(engine, replicas=replicas[0], slots=replicas[1], limited=limited)
     before = world.version, world.issued_at
     short, _ = run(script, world, engine, fast=True)
     world.version, world.issued_at = before

@@ -1,0 +1,164 @@
+"""The answer to a usual request: in one piece, or the beginning of a stream; and what the request is accounted for."""
+
+from __future__ import annotations
+
+import msgspec
+
+from berth_gateway.choices import decode_answer
+from berth_gateway.fast_request import UsualRequest
+from berth_gateway.fast_stream import FastStream, within
+from berth_gateway.grant import Grant
+from berth_gateway.meter import Counts
+from berth_gateway.relay import Relay
+from berth_gateway.route import MAX_IDLE
+from berth_gateway.target import Target
+from berth_gateway.upstream import Upstream
+from berth_gateway.usual import UNUSUAL
+
+MAX_ANSWER = 1024 * 1024  # bytes of an answer in pieces; a longer one is no usual one
+_MOST_DIGITS = 16
+_REPLY = (
+    b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\nx-request-id: req_%b\r\n"
+    b"%bopenai-processing-ms: %d\r\n\r\n%b"
+)
+_STREAM_HEAD = (
+    b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\ncontent-type: text/event-stream; charset=utf-8\r\n"
+    b"cache-control: no-cache\r\nx-accel-buffering: no\r\nx-request-id: req_%b\r\n%bopenai-processing-ms: %%d\r\n\r\n"
+)
+_encode = msgspec.json.Encoder().encode
+
+
+class UsualAnswer(UsualRequest):
+    """Takes in what the engine sends."""
+
+    def came(self, data: bytes) -> None:  # noqa: C901 - see `fast`
+        """Bytes of the answer."""
+        grant, target, upstream, path, gateway = self._grant, self._target, self._upstream, self._path, self._gateway
+        if grant is None or target is None or upstream is None:
+            return None
+        if self._part:
+            data, self._part = self._part + data, b""
+        spot = target.spot
+        form = spot.form
+        if grant.generation != path.generation or gateway.draining or self._ill or self._strikes:
+            return self._hand_over(data)
+        if self._stream:
+            return self._flow_on(grant, upstream, data)
+        if form is None:
+            return self._hand_over(data)
+        at = form.at
+        end = data.find(b"\r", at, at + _MOST_DIGITS)
+        if not (data.startswith(form.before) and data.startswith(form.behind, end)):
+            return self._hand_over(data)
+        body, length = data[end + form.skip :], data[at:end]
+        if length != b"%d" % len(body):
+            if len(body) < MAX_ANSWER and length.isdigit() and int(length) > len(body):
+                self._part = data  # more will come
+                return None
+            return self._hand_over(data)
+        try:
+            answer = decode_answer(body)
+        except UNUSUAL:
+            return self._hand_over(data)
+        usage, choices = answer.usage, answer.choices
+        if usage is None or answer.error is not None or len(choices) != 1:
+            return self._hand_over(data)
+        encoded = _encode(choices)
+        # Quotes within texts are escaped there, so this is the first choice's own message.
+        if choices[0].finish_reason == "error" or encoded.find(b'"message":{', 20, 120) < 0:
+            return self._hand_over(data)
+        prompt, completion = usage.prompt_tokens, usage.completion_tokens
+        cached = reasoning = 0
+        if usage.prompt_tokens_details is not None:
+            cached = usage.prompt_tokens_details.cached_tokens or 0
+        if usage.completion_tokens_details is not None:
+            reasoning = usage.completion_tokens_details.reasoning_tokens or 0
+        if prompt is None or completion is None or not (
+            0 <= cached <= prompt <= grant.context and 1 <= completion <= self._limit and 0 <= reasoning <= completion
+        ):  # fmt: skip
+            return self._hand_over(data)  # figures that have to be looked at
+
+        # It is whole, and good
+        now = path.now()
+        seconds = now - self._started
+        request_id = self.request_id
+        reply = grant.plain % (
+            request_id, int(self._wall), encoded, prompt, completion, prompt + completion, cached, reasoning
+        )  # fmt: skip
+        reply = _REPLY % (len(reply), request_id, self._lines, int(seconds * 1000), reply)
+        self._settle(grant, target, prompt, cached, completion, reasoning, now, seconds, reply)
+        upstream.fast = None
+        upstream.resume()
+        if len(spot.idle) < MAX_IDLE:
+            spot.idle.append(upstream)
+        else:
+            upstream.discard()
+        if self._crowds:
+            gateway.places.freed(grant.deployment_id)
+        if not path.due:
+            path.later()
+        return None
+
+    def _flow_on(self, grant: Grant, upstream: Upstream, data: bytes) -> None:
+        """The answer is a stream, and here is its beginning."""
+        wire = self._client.wire
+        if wire is None:
+            return
+        before = grant.before % (self.request_id, int(self._wall))
+        head = _STREAM_HEAD % (self.request_id, self._lines)
+        relay = Relay.streaming(before, include_usage=self._shown is True)
+        flow = self._flow = FastStream(self, upstream, wire, relay, head, self._started)
+        upstream.fast = None
+        upstream.continues(flow)
+        upstream.received(data)
+
+    def finish(self, counts: Counts, first: float | None, data: bytes) -> bool:
+        """The stream has ended well, with these figures: `data` are its last bytes. False if that has to be looked at."""
+        grant, target, upstream, gateway, path = self._grant, self._target, self._upstream, self._gateway, self._path
+        if grant is None or target is None or upstream is None or first is None or grant.generation != path.generation:
+            return False
+        if gateway.draining or self._ill or not within(counts, grant.context, self._limit):
+            return False
+        now = path.now()
+        self._settle(grant, target, counts.prompt, counts.cached, counts.completion, counts.reasoning, now, first, data)
+        self._flow = None
+        upstream.release()
+        if self._crowds:
+            gateway.places.freed(grant.deployment_id)
+        if not path.due:
+            path.later()
+        return True
+
+    def _settle(
+        self, grant: Grant, target: Target, prompt: int, cached: int, completion: int, reasoning: int, now: float, first: float, data: bytes
+    ) -> None:  # fmt: skip
+        """Exactly once for each: what was really used stays used, the rest is free again, and the event is on its way to the disk."""
+        path, wall, event_id = self._path, self._wall, self._event_id
+        units = self._units - prompt - completion
+        for pool in grant.tokens:
+            if pool.turn == self._slot:
+                pool.back += units
+                if not path.connected:
+                    pool.most += units
+            else:
+                pool.give_back(self._slot, units, now)
+        for pool in grant.seats:
+            pool.in_use -= 1
+        cost = completion * grant.output_price + (prompt - cached) * grant.input_price + cached * grant.cached_price
+        for purse in grant.purses:
+            purse.reserved -= self._cost
+            purse.spent += cost
+        grant.counts.in_flight -= 1
+        target.spot.in_flight -= 1
+        lasted, at_first = int((now - self._started) * 1e6 + 0.5), int(first * 1e6 + 0.5)
+        stencil = target.stream_stencil if self._stream else target.stencil
+        record = stencil.settled(event_id, wall, lasted, at_first, prompt, cached, completion, reasoning)
+        del path.open_records[event_id]
+        path.records.append(record)
+        path.replies.append((self._client, data, record))
+        path.ended.append(
+            (grant, stencil, self.request_id, wall, lasted, at_first, prompt, cached, completion, reasoning)
+        )
+        self._running.discard(self)
+        self._client.ended_fast()
+        self._grant = self._target = self._upstream = None

@@ -1,0 +1,31 @@
+"""One replica as usual requests of one key go there: its connections, and what is constant of what is sent and recorded."""
+
+from __future__ import annotations
+
+from berth_gateway.admit import Caller
+from berth_gateway.contract import Replica, Route
+from berth_gateway.endpoint import Endpoint
+from berth_gateway.route import Spot, share
+from berth_gateway.stencil import Stencil
+
+_NO_BOUND = 1 << 62
+
+
+class Target:
+    """`head`: what a request to it begins with, up to its id. `slots`: requests that this process may have there at most."""
+
+    __slots__ = ("head", "replica", "slots", "spot", "stencil", "stream_stencil")
+
+    def __init__(
+        self, gateway: str, caller: Caller, route: Route, endpoint: Endpoint, replica: Replica, spot: Spot, workers: int
+    ) -> None:
+        self.replica, self.spot = replica, spot
+        self.slots = _NO_BOUND if replica.slots is None else share(replica.slots, workers)
+        self.head = (
+            f"POST {endpoint.path} HTTP/1.1\r\nhost: {replica.host}:{replica.port}\r\n"
+            f"authorization: Bearer {replica.secret}\r\ncontent-type: application/json\r\nx-request-id: req_"
+        ).encode("latin-1")
+        revision = route.revision if replica.revision is None else replica.revision
+        told = (gateway, caller.org.org_id, caller.key.key_id, route.deployment_id, revision, endpoint.name)
+        self.stencil = Stencil(*told, stream=False)
+        self.stream_stencil = Stencil(*told, stream=True)

@@ -14,6 +14,11 @@ from berth.web.gate import Gate  # noqa: E402
 
 # Each request has a thread of its own here, so a connection that was kept would serve nobody any more, and they would add up.
 connections.settings["default"]["CONN_MAX_AGE"] = 0
-application = Gate(_django, most_body=settings.DATA_UPLOAD_MAX_MEMORY_SIZE)
+application = Gate(
+    _django,
+    most_body=settings.DATA_UPLOAD_MAX_MEMORY_SIZE,
+    large=settings.UPLOAD_PART_PATH,
+    most_large=settings.UPLOAD_PART_BYTES,
+)
 
 here.enable()

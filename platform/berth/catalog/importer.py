@@ -243,6 +243,7 @@ class _Run:
             run,
             state=ImportState.QUEUED,
             failures=failures,
+            bytes_done=max(run.bytes_done, self.watch.total()),
             rate=None,
             code="waiting",
             message=f"The source did not answer as it should ({why}). It is tried again.",

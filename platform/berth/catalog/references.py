@@ -89,6 +89,13 @@ def used_bytes(org: Organisation) -> int:
     return sum(dict(sizes).values())
 
 
+def new_bytes(org: Organisation, contents: Iterable[tuple[str, int]]) -> int:
+    """Of (digest, size): what the organisation does not hold yet."""
+    asked = dict(contents)
+    known = ArtefactFile.objects.for_org(org).filter(sha256__in=asked).values_list("sha256", flat=True)
+    return sum(asked[sha256] for sha256 in asked.keys() - set(known))
+
+
 def coming_bytes(org: Organisation, without: ModelImport | None = None) -> int:
     """Of imports on their way, as far as their sizes are known."""
     running = ModelImport.objects.for_org(org).exclude(state__in=FINAL)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
@@ -19,6 +20,8 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
+LARGE_AT_ONCE = 8  # large bodies that are read at a time, so that they cannot fill the memory
+LARGE_SECONDS = 120.0  # that a large body may take
 AT_ONCE = 24  # requests that may use the database; PostgreSQL's own default is 100 connections for everybody
 
 
@@ -34,21 +37,38 @@ class Gate:
     """An ASGI application around another. A body is read before its request takes one of `at_once` places, so a slow sender holds
     none; an event stream gives its place back when it begins."""
 
-    def __init__(self, app: App, *, most_body: int, at_once: int = AT_ONCE) -> None:
+    def __init__(
+        self,
+        app: App,
+        *,
+        most_body: int,
+        at_once: int = AT_ONCE,
+        large: re.Pattern[str] | None = None,
+        most_large: int = 0,
+    ) -> None:
+        """`large`: addresses that take bodies of up to `most_large` bytes: parts of uploads."""
         self._app = app
         self._most_body = most_body
         self._places = asyncio.Semaphore(at_once)
+        self._large, self._most_large = large, most_large
+        self._large_places = asyncio.Semaphore(LARGE_AT_ONCE)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
+        most = self._most_body
         try:
-            body = await self._read(scope, receive)
-        except _Gone:
+            if self._large is not None and self._large.fullmatch(scope["path"]):
+                most = self._most_large
+                async with self._large_places, asyncio.timeout(LARGE_SECONDS):
+                    body = await self._read(scope, receive, most)
+            else:
+                body = await self._read(scope, receive, most)
+        except (_Gone, TimeoutError):
             return
         except _TooLarge:
-            await self._refuse(send)
+            await self._refuse(send, most)
             return
         if not scope["path"].startswith("/api/"):  # files of the dashboard: no database
             await self._app(scope, _again(body, receive), send)
@@ -60,9 +80,9 @@ class Gate:
         finally:
             place.give_back()
 
-    async def _read(self, scope: Scope, receive: Receive) -> bytes:
+    async def _read(self, scope: Scope, receive: Receive, most: int) -> bytes:
         for name, value in scope["headers"]:
-            if name == b"content-length" and value.isdigit() and int(value[:20]) > self._most_body:
+            if name == b"content-length" and value.isdigit() and int(value[:20]) > most:
                 raise _TooLarge
         parts: list[bytes] = []
         size = 0
@@ -72,18 +92,18 @@ class Gate:
                 raise _Gone
             part = message.get("body", b"")
             size += len(part)
-            if size > self._most_body:
+            if size > most:
                 raise _TooLarge
             parts.append(part)
             if not message.get("more_body", False):
                 return b"".join(parts)
 
-    async def _refuse(self, send: Send) -> None:
+    async def _refuse(self, send: Send, most: int) -> None:
         number = f"req_{uuid_utils.uuid7().hex}"
         error = {
             "code": "body_too_large",
-            "message": f"The body is larger than {self._most_body} bytes, which is the most that is read. Send less.",
-            "params": {"most": self._most_body},
+            "message": f"The body is larger than {most} bytes, which is the most that is read. Send less.",
+            "params": {"most": most},
             "field": None,
             "request_id": number,
         }

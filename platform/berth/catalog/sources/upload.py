@@ -7,10 +7,12 @@ from contextlib import contextmanager
 from typing import Final
 from uuid import UUID
 
+from django.conf import settings
+
 from berth.catalog.sources.source import Listing, Opened, RemoteFile, Source, SourceTrouble
 from berth.catalog.staging import read_part
 
-PART_BYTES: Final = 8 << 20  # of every part but the last
+PART_BYTES: Final[int] = settings.UPLOAD_PART_BYTES  # of every part but the last
 
 
 def parts_of(size: int) -> int:

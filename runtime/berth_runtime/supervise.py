@@ -15,10 +15,11 @@ from berth_runtime.child import Child
 from berth_runtime.engines import engine as events
 from berth_runtime.engines.engine import Call, Engine
 from berth_runtime.failure import HUNG, RESTARTED, Failure, Halt
+from berth_runtime.files import write_atomically
 from berth_runtime.lifeline import Lifeline
 from berth_runtime.lines import Kept, LineFilter
 from berth_runtime.log import ReplicaLog
-from berth_runtime.prepare import bring_files
+from berth_runtime.prepare import bring_files, work_folder
 from berth_runtime.probe import Probe
 from berth_runtime.pulse import Pulse
 from berth_runtime.scrub import scrub_devices
@@ -116,6 +117,8 @@ class Supervisor:
     def _start(self) -> None:
         self._lives += 1
         self._board.enter(Phase.LOADING)
+        for name, content in self._engine.files(self._spec).items():
+            write_atomically(work_folder(self._spec) / name, content)
         output = LineFilter(self._engine.rules, self._heard, self._log.withhold)
         self._child = Child(
             self._engine.command(self._spec),

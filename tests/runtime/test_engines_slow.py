@@ -64,7 +64,7 @@ def onnx(safetensors: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
-@pytest.fixture(scope="module", params=["vllm", "onnxruntime"])
+@pytest.fixture(scope="module", params=["vllm", "onnxruntime", "reference"])
 def agent(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Agent]:
     folder = tmp_path_factory.mktemp("replica")
     common = {"engine": request.param, "start_deadline_seconds": 900, "threads": 2}
@@ -73,6 +73,11 @@ def agent(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         files = folder_files(request.getfixturevalue("safetensors"))
         spec = a_spec(folder, files=files, model_format="safetensors", **common)
         extra = {"BERTH_VLLM": str(engine_programs.vllm(folder / "vllm"))}
+    elif request.param == "reference":
+        python = _need("transformers")
+        files = folder_files(request.getfixturevalue("safetensors"))
+        spec = a_spec(folder, files=files, model_format="safetensors", **common)
+        extra = {"BERTH_REFERENCE_PYTHON": str(python)}
     else:
         spec = a_spec(folder, files=folder_files(request.getfixturevalue("onnx")), model_format="onnx", **common)
         extra = {}

@@ -113,6 +113,8 @@ def stops_at_strings(replica: Replica) -> None:
 
 def refuses_what_is_too_long(replica: Replica) -> None:
     """A prompt beyond the context is refused as that, and nothing of it is computed."""
+    if not replica.can.refuses_overlong:
+        raise Missing
     long = "word " * (replica.spec.context_length + 64)
     status, raw, _ = replica.ask(
         "POST", "/v1/completions", {"model": replica.spec.model_alias, "prompt": long, "max_tokens": 1}

@@ -33,6 +33,8 @@ class Capabilities(msgspec.Struct, frozen=True):
     tensor_parallel: bool = False
     cache_salt: bool = False  # a request can keep its prefix cache apart by a word of its own (`cache_salt`)
     embeddings: bool = False  # models that pool
+    refuses_overlong: bool = True  # a prompt beyond the context, which others cut without a word
+    ignores_eos: bool = True  # when asked, goes on after the end
     metrics: tuple[str, ...] = ()  # which of EngineMetrics it offers
 
 
@@ -70,6 +72,10 @@ class Engine(ABC):
     @abstractmethod
     def environment(self, spec: LaunchSpec) -> dict[str, str]:
         """The whole environment of the engine; nothing is inherited."""
+
+    def files(self, spec: LaunchSpec) -> dict[str, bytes]:
+        """Files that it wants in its work folder before it starts, by name."""
+        return {}
 
     def limits(self, spec: LaunchSpec) -> Limits:
         return Limits(data_bytes=spec.memory_limit)

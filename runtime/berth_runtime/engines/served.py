@@ -54,15 +54,15 @@ class ServedLibrary(Engine):
         )
 
     def version(self) -> str:
-        self._require_package()
+        self.require_package()
         return f"{self.distribution} {importlib.metadata.version(self.distribution)}"
 
     def command(self, spec: LaunchSpec) -> list[str]:
-        self._require_package()
+        self.require_package()
         require(spec, self.name)
         server = Path(__file__).parent.parent / "servers" / self.server
         return [
-            *(sys.executable, "-I", "-B", str(server)),
+            *(self.python(), "-I", "-B", str(server)),
             *("--model", str(model_folder(spec))),
             *("--host", spec.host),
             *("--port", str(spec.port)),
@@ -110,7 +110,11 @@ class ServedLibrary(Engine):
             )
         return None
 
-    def _require_package(self) -> None:
+    def python(self) -> str:
+        """The Python that has the library."""
+        return sys.executable
+
+    def require_package(self) -> None:
         if importlib.util.find_spec(self.package) is None:
             raise Failure(
                 "engine_missing",

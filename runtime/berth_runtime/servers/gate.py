@@ -1,4 +1,4 @@
-"""A door before an engine whose own server lets in more than Berth does. Runs as a file, with no more than the standard library and `cage`.
+"""A door before an engine whose own server lets in more than Berth does. Runs as a file, with little more than the standard library.
 
     python -I -B gate.py SETTINGS -- program argument…
 
@@ -14,20 +14,22 @@ import hmac
 import json
 import os
 import signal
+import socket
 import sys
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 if __name__ == "__main__":  # isolated: the runtime is found by this file's place, not by the environment
     sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from berth_runtime.cage import Limits, caged
+from berth_runtime.servers import gatewire
 
 _HEAD_BYTES = 64 * 1024
-_CHUNK = 64 * 1024
 _POLL_SECONDS = 0.2
+INNER_PORT = "{inner port}"  # stands in the engine's arguments and environment for the port that was chosen
 _INHERITED = 1 << 20  # open files: as many as this process may have
 _PASSED_HEADERS = (
     b"content-type:",
@@ -51,6 +53,8 @@ class Settings:
     socket: str | None = None  # the engine's Unix socket; else
     inner_port: int | None = None  # its port on loopback
     inner_key: bool = False  # the engine demands the secret too, as a bearer token
+    slots: int | None = None  # the door counts requests itself, on `/metrics`; so many are worked on, the others wait
+    inner_metrics: str | None = None  # path of the engine's own metrics, which then follow the door's
 
 
 class Engine:
@@ -60,7 +64,7 @@ class Engine:
         self._settings = settings
 
     async def connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        if self._settings.socket:
+        if self._settings.socket is not None:
             return await asyncio.open_unix_connection(self._settings.socket, limit=_HEAD_BYTES)
         return await asyncio.open_connection("127.0.0.1", self._settings.inner_port, limit=_HEAD_BYTES)
 
@@ -71,25 +75,9 @@ class Engine:
             try:
                 head = f"{method} {path} HTTP/1.1\r\nHost: engine\r\nConnection: close\r\nContent-Type: application/json\r\n"
                 writer.write(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
-                return await _response(reader)
+                return await gatewire.response(reader)
             finally:
                 writer.close()
-
-
-async def _response(reader: asyncio.StreamReader) -> tuple[int, bytes]:
-    """Status and body. Raises OSError."""
-    try:
-        first, *lines = (await reader.readuntil(b"\r\n\r\n")).split(b"\r\n")
-        code = first.split(b" ")[1:2]
-        if not first.startswith(b"HTTP/1.") or not code or not code[0].isdigit():
-            raise ConnectionError("no HTTP answer")
-        for line in lines:
-            name, _, value = line.lower().partition(b":")
-            if name == b"content-length":
-                return int(code[0]), await reader.readexactly(int(value))
-        return int(code[0]), await reader.read()
-    except (asyncio.IncompleteReadError, asyncio.LimitOverrunError, ValueError):
-        raise ConnectionError("no HTTP answer") from None
 
 
 class Gate:
@@ -100,6 +88,7 @@ class Gate:
         self._engine = engine
         self._secret = Path(settings.secret_file).read_text().strip().encode()
         self._allowed = {(method.encode(), path.encode()) for method, path in settings.allowed}
+        self._inside = 0  # requests that the engine has, where the door counts
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """One client's connection, from its first request to its end."""
@@ -114,15 +103,40 @@ class Gate:
         head = await reader.readuntil(b"\r\n\r\n")
         refusal = self._refusal(head)
         if refusal:
-            return await _answer(writer, *refusal)
+            return await gatewire.answer(writer, *refusal)
+        if self._settings.slots and head.startswith(b"GET /metrics "):
+            return await self._tell(writer, self._settings.slots)
+        self._inside += 1
+        try:
+            return await self._pass(head, reader, writer)
+        finally:
+            self._inside -= 1
+
+    async def _tell(self, writer: asyncio.StreamWriter, slots: int) -> None:
+        """The door's own counts: each connection has one request, so they are those inside."""
+        running = min(self._inside, slots)
+        lines = (
+            f"berth_door_requests_running {running}\nberth_door_requests_waiting {self._inside - running}\n".encode()
+        )
+        if self._settings.inner_metrics:
+            with suppress(OSError, TimeoutError):
+                status, more = await self._engine.ask("GET", self._settings.inner_metrics)
+                lines += more if status == 200 else b""
+        head = (
+            f"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: {len(lines)}\r\nConnection: close\r\n\r\n"
+        )
+        writer.write(head.encode() + lines)
+        await writer.drain()
+
+    async def _pass(self, head: bytes, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             inner_reader, inner_writer = await self._engine.connect()
         except OSError:
-            return await _answer(writer, 503, "engine_unreachable")
+            return await gatewire.answer(writer, 503, "engine_unreachable")
         try:
             ways = {
                 asyncio.ensure_future(self._requests(head, reader, inner_writer)),
-                asyncio.ensure_future(_copy(inner_reader, writer)),
+                asyncio.ensure_future(gatewire.copy(inner_reader, writer)),
             }
             # Whoever leaves first, client or engine: the other side's connection ends too.
             _, rest = await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
@@ -137,7 +151,7 @@ class Gate:
         """Requests of one connection, one after the other. Ends when the client leaves or asks for what it may not."""
         while True:
             inner.write(self._passed(head))
-            await _body(head, reader, inner)
+            await gatewire.body(head, reader, inner)
             head = await reader.readuntil(b"\r\n\r\n")
             if self._refusal(head):
                 return
@@ -164,53 +178,10 @@ class Gate:
         kept = [line for line in lines[1:] if line.lower().startswith(_PASSED_HEADERS)]
         if self._settings.inner_key:
             kept.append(b"Authorization: Bearer " + self._secret)
+        if self._settings.slots:
+            kept.append(b"Connection: close")  # one request a connection, so that they can be counted
         first = b" ".join((method, target.partition(b"?")[0], version))
         return b"\r\n".join((first, b"Host: engine", *kept, b"", b""))
-
-
-async def _body(head: bytes, reader: asyncio.StreamReader, inner: asyncio.StreamWriter) -> None:
-    """Passes one request's body on. Raises ValueError if its length is not clear."""
-    headers = [line.lower() for line in head.split(b"\r\n")[1:]]
-    lengths = [line.partition(b":")[2].strip() for line in headers if line.startswith(b"content-length:")]
-    codings = [line.partition(b":")[2].strip() for line in headers if line.startswith(b"transfer-encoding:")]
-    if len(lengths) + len(codings) > 1 or any(coding != b"chunked" for coding in codings):
-        raise ValueError("unclear length")
-    if codings:
-        return await _chunks(reader, inner)
-    left = int(lengths[0]) if lengths and lengths[0].isdigit() else 0
-    while left:
-        data = await reader.read(min(left, _CHUNK))
-        if not data:
-            raise ConnectionError("the client left")
-        inner.write(data)
-        await inner.drain()
-        left -= len(data)
-    return None
-
-
-async def _chunks(reader: asyncio.StreamReader, inner: asyncio.StreamWriter) -> None:
-    while True:
-        line = await reader.readuntil(b"\r\n")
-        size = int(line.partition(b";")[0].strip(), 16)
-        inner.write(line + await reader.readexactly(size) + await reader.readexactly(2))
-        await inner.drain()
-        if size == 0:
-            return
-
-
-async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    while data := await reader.read(_CHUNK):
-        writer.write(data)
-        await writer.drain()
-
-
-async def _answer(writer: asyncio.StreamWriter, status: int, code: str) -> None:
-    body = json.dumps(
-        {"error": {"message": code, "type": "invalid_request_error", "param": None, "code": code}}
-    ).encode()
-    head = f"HTTP/1.1 {status} {code}\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
-    writer.write(head.encode() + body)
-    await writer.drain()
 
 
 async def _healthy(engine: Engine, path: str) -> bool:
@@ -221,16 +192,22 @@ async def _healthy(engine: Engine, path: str) -> bool:
     return status == 200
 
 
-async def run(settings: Settings, argv: list[str], prepare: Callable[[Engine], Awaitable[None]] | None = None) -> int:
+async def run(settings: Settings, argv: list[str], prepare: Callable[[Engine], Awaitable[bool]] | None = None) -> int:
     """Starts the engine and keeps the door until one of the two ends; the engine's exit status.
 
-    `prepare` is called once the engine answers, before anybody is let in.
+    `prepare` is called once the engine answers, before anybody is let in; False: nobody ever is.
     """
-    if settings.socket:
+    if settings.socket is not None:
         _clear(Path(settings.socket))
+    elif settings.inner_port == 0:
+        settings = replace(settings, inner_port=_free_port())
+    argv = [word.replace(INNER_PORT, str(settings.inner_port)) for word in argv]
     # Caged once more, so that it ends with this process too. The limits are inherited.
+    environment = {name: value.replace(INNER_PORT, str(settings.inner_port)) for name, value in os.environ.items()}
     child = await asyncio.create_subprocess_exec(
-        *caged(argv, Limits(file_bytes=None, open_files=_INHERITED)), stdin=asyncio.subprocess.DEVNULL
+        *caged(argv, Limits(file_bytes=None, open_files=_INHERITED)),
+        stdin=asyncio.subprocess.DEVNULL,
+        env=environment,
     )
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -239,9 +216,10 @@ async def run(settings: Settings, argv: list[str], prepare: Callable[[Engine], A
     engine = Engine(settings)
     while not ended.done() and not await _healthy(engine, settings.health):
         await asyncio.wait({ended}, timeout=_POLL_SECONDS)
+    if not ended.done() and prepare and not await prepare(engine):
+        _end(child)
+        await ended
     if not ended.done():
-        if prepare:
-            await prepare(engine)
         gate = Gate(settings, engine)
         server = await asyncio.start_server(gate.serve, settings.host, settings.port, limit=_HEAD_BYTES, backlog=1024)
         port = server.sockets[0].getsockname()[1]
@@ -249,16 +227,21 @@ async def run(settings: Settings, argv: list[str], prepare: Callable[[Engine], A
         sys.stderr.flush()
         await ended
         server.close()
-    return child.returncode if child.returncode is not None and child.returncode >= 0 else 1
+    return child.returncode if child.returncode is not None and child.returncode > 0 else 1
 
 
-def _clear(socket: Path) -> None:
+def _free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return int(server.getsockname()[1])
+
+
+def _clear(path: Path) -> None:
     """The socket's folder is there, ours alone, and holds no socket of an earlier life. Raises OSError."""
-    socket.parent.mkdir(mode=0o700, exist_ok=True)
-    facts = socket.parent.lstat()
-    if facts.st_uid != os.getuid() or facts.st_mode & 0o077 or socket.parent.is_symlink():
+    path.parent.mkdir(mode=0o700, exist_ok=True)
+    facts = path.parent.lstat()
+    if facts.st_uid != os.getuid() or facts.st_mode & 0o077 or path.parent.is_symlink():
         raise PermissionError("the socket's folder is not ours alone")
-    socket.unlink(missing_ok=True)
+    path.unlink(missing_ok=True)
 
 
 def _end(child: asyncio.subprocess.Process) -> None:

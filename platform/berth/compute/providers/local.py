@@ -37,7 +37,10 @@ _GRACE_SECONDS: Final = 15.0  # beyond the drain time, for the engine to end
 _LAST_SECONDS: Final = 5.0
 _BAD_SPEC: Final = 2  # exit status of the runtime
 # Settings of the runtime, and which devices it may use. Nothing else of the control plane reaches a replica.
-_PASSED_ON: Final = ("PATH", "LANG", "BERTH_LLAMA_SERVER", "CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")
+_PASSED_ON: Final = (
+    *("PATH", "LANG", "CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES"),
+    *("BERTH_LLAMA_SERVER", "BERTH_VLLM", "BERTH_TRTLLM_SERVE", "BERTH_OLLAMA", "BERTH_REFERENCE_PYTHON"),
+)
 _VISIBLE: Final = "CUDA_VISIBLE_DEVICES"
 _ABANDONED_SECONDS: Final = 600.0
 _AGENT_LOST: Final = "The replica's process ended without saying why. The machine may be short of memory."

@@ -19,7 +19,7 @@ from berth_gateway.errors import Refusal
 from berth_gateway.pools import Kind
 from berth_gateway.recording import wish_of
 from berth_gateway.route import Address, address
-from berth_gateway.surfaces.common import cache_salt, stream_options
+from berth_gateway.surfaces.common import chat_fields, stream_options
 from berth_gateway.target import Target
 
 if TYPE_CHECKING:
@@ -112,9 +112,8 @@ class Grant:
         self.context, self.engine_model = route.context_length, route.engine_model
         self.fills_context, self.whole = route.engine in FILLS_CONTEXT, answers_whole(route.engine)
         self.stream_options: Any = stream_options(route, 1)
-        self.more = b',"timings_per_token":true' if route.engine == "llamacpp" else b""
-        for name, salt in cache_salt(route).items():
-            self.more += b',"%b":"%b"' % (name.encode(), salt.encode())
+        more = msgspec.json.encode(chat_fields(route))[1:-1]
+        self.more = b"," + more if more else b""
         model = msgspec.json.encode(route.name).replace(b"%", b"%%")
         self.plain = (
             b'{"id":"%b%%b","object":"%b","created":%%d,"model":%b,"choices":%%b,"usage":{"prompt_tokens":%%d,'

@@ -28,9 +28,10 @@ def a_world(engine: str = "vllm", *, replicas: int = 1, slots: int | None = None
     world.route("acme/model", *range(7001, 7001 + replicas), engine=engine)
     route = world.routes[0]
     replicas = tuple(msgspec.structs.replace(each, slots=slots) for each in route.replicas)
+    adapter = 3 if engine == "llamacpp" else None
     prices = (Price(0, 150, 15, 600), Price(1_800_001_030, 300, 30, 1200))
     limits = Limits(rpm=50, tpm=400_000, concurrency=6) if limited else None
-    world.routes[0] = msgspec.structs.replace(route, replicas=replicas, prices=prices, limits=limits)
+    world.routes[0] = msgspec.structs.replace(route, replicas=replicas, prices=prices, limits=limits, adapter=adapter)
     if limited:
         key = world.keys[0]
         world.keys[0] = msgspec.structs.replace(key, limits=Limits(rpm=40, concurrency=5))

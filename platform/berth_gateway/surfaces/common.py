@@ -88,6 +88,12 @@ def adapter_fields(route: Route) -> dict[str, Any]:
     return {"lora": [{"id": route.adapter, "scale": 1.0}]}
 
 
+def chat_fields(route: Route) -> dict[str, Any]:
+    """What the gateway adds to every chat or text completion, behind `max_tokens`."""
+    running: dict[str, Any] = {"timings_per_token": True} if route.engine == "llamacpp" else {}
+    return running | cache_salt(route) | adapter_fields(route)
+
+
 def admitted_extras(extras: dict[str, Any], route: Route) -> dict[str, Any]:
     if not extras:
         return extras

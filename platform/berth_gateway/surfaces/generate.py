@@ -14,10 +14,9 @@ from berth_gateway.engines import answers_whole
 from berth_gateway.errors import Refusal
 from berth_gateway.fields import CHAT, COMPLETION
 from berth_gateway.surfaces.common import (
-    adapter_fields,
     admitted_extras,
     answer_limit,
-    cache_salt,
+    chat_fields,
     clear_own,
     pass_fields,
     stream_options,
@@ -53,9 +52,7 @@ def prepare(endpoint: Endpoint, body: Body, route: Route) -> Prepared:
     more: dict[str, Any] = {}
     if "repetition_penalty" in passed:
         more["repeat_penalty" if route.engine == "llamacpp" else "repetition_penalty"] = values.repetition_penalty
-    if route.engine == "llamacpp":
-        more["timings_per_token"] = True
-    more.update(cache_salt(route) | adapter_fields(route))
+    more.update(chat_fields(route))
     more.update(extras)
     clear_own(endpoint, values, passed)
     values.model = route.engine_model

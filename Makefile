@@ -34,7 +34,7 @@ DASHBOARD := $(if $(HAS_DASHBOARD),frontend/dist/.stamp)
 # The packages, the dashboard's and the first data.
 NEEDED_MB := 1200
 
-.PHONY: help setup environment dashboard up test test-slow check requirements bench bench-gateway clean browser clients
+.PHONY: help setup environment dashboard up test test-slow check requirements bench bench-gateway clean browser clients converters
 
 help: ## show what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -80,9 +80,19 @@ bench: environment ## how fast it starts, and what the gateway adds to the first
 bench-gateway: environment ## what a request and a chunk cost, beside nginx in the same run (needs nginx and a C compiler)
 	$(PY) tests/bench/gateway/bench.py $(ARGS)
 
+converters: $(VENV)-converters/.stamp ## an environment for conversions that need PyTorch (TORCH=… chooses its build)
+
 requirements: ## pin every part anew from pyproject.toml
 	+@$(call LOCKED,$(VENV)/.stamp-uv)
 	$(UV_ENV); UV=$(UV) sh requirements/compile.sh
+
+TORCH ?= torch>=2.13,<2.14
+$(VENV)-converters/.stamp: requirements/converters.txt requirements/hf2gguf.txt | $(VENV)/.stamp-uv
+	@$(PY) -m venv $(VENV)-converters
+	@$(VENV)-converters/bin/python -m pip install --quiet --disable-pip-version-check "$(TORCH)"
+	@$(UV_ENV); $(UV) pip install --quiet --python $(VENV)-converters/bin/python --require-hashes --no-deps -r requirements/converters.txt
+	@$(UV_ENV); $(UV) pip install --quiet --python $(VENV)-converters/bin/python --require-hashes --no-deps --target $(VENV)-converters/hf2gguf -r requirements/hf2gguf.txt
+	@touch $@
 
 clean: ## remove .venv, build results and caches; never BERTH_HOME
 	rm -rf $(VENV) frontend/node_modules $(CLIENTS)/node_modules frontend/dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis

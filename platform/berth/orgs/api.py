@@ -25,13 +25,13 @@ from berth.orgs.serializers import (
     InvitationIn,
     InvitationOut,
     IssuedInvitationOut,
+    MemberIn,
     MemberOut,
     MeOut,
     NewOrgIn,
     OrgIn,
     OrgOut,
     ProfileIn,
-    RoleIn,
     SuspensionIn,
 )
 from berth.orgs.views import OrgView
@@ -110,9 +110,10 @@ class MembersView(OrgView):
 class MemberView(OrgView):
     actions = {"PATCH": Action.MEMBERS_WRITE, "DELETE": Action.MEMBERS_WRITE}
 
-    @extend_schema(operation_id="change_role", request=RoleIn, responses=MemberOut)
+    @extend_schema(operation_id="change_member", request=MemberIn, responses=MemberOut)
     def patch(self, request: Request, org: str, member_id: UUID) -> Response:
-        member = membership.change_role(self.member, member_id, **read_body(RoleIn, request))
+        """The role, and how fast all keys of the member together may be used (service keys not)."""
+        member = membership.change_member(self.member, member_id, **read_body(MemberIn, request))
         return Response(MemberOut(member).data)
 
     @extend_schema(operation_id="remove_member", request=None, responses={204: GONE})

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import secrets
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
@@ -100,6 +101,37 @@ def revoke_invitation(actor: Member, invitation_id: UUID, *, now: datetime) -> N
         invitation.revoked_at = now
         invitation.save(update_fields=["revoked_at"])
         publish_event(actor.org_id, "members", str(invitation.pk), None, {"revoked": True})
+
+
+@transaction.atomic
+def change_member(
+    actor: Member, member_id: UUID, *, role: str | None = None, limits: Mapping[str, int | None] | None = None
+) -> Member:
+    """What is absent stays. Nobody is changed who is above the actor."""
+    if limits is not None:
+        _limit(actor, member_id, limits)
+    if role is not None:
+        return change_role(actor, member_id, role=role)
+    return _member(_lock(actor.org_id), member_id)
+
+
+def _limit(actor: Member, member_id: UUID, limits: Mapping[str, int | None]) -> None:
+    """A member's limit is not above the organisation's: it could not be used up, and would promise what is not so."""
+    org = _lock(actor.org_id)
+    member = _member(org, member_id)
+    _require_grant(_fresh(actor), member.role)
+    for name, wanted in limits.items():
+        most = org.limits[name]
+        if wanted is not None and most is not None and wanted > most:
+            raise ApiError(
+                "member.limit_too_wide",
+                f"You may give at most {most} here, which is the organisation's own limit.",
+                field=f"limits.{name}",
+                params={"most": most},
+            )
+    member.save(update_fields=member.set_limits(limits))
+    announce("limits")
+    publish_event(org.pk, "members", str(member.pk), None, {"limits": True})
 
 
 @transaction.atomic

@@ -7,6 +7,7 @@ from typing import Any
 from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
+from berth.orgs.limits import LimitsIn, LimitsOut
 from berth.orgs.models import Invitation, Member, Organisation, Role, User
 from berth.orgs.permissions import Action, actions_of
 from berth.web.serializers import StrictSerializer
@@ -57,10 +58,11 @@ class MeOut(serializers.Serializer[Any]):
 
 class MemberOut(serializers.ModelSerializer[Member]):
     user = UserOut()
+    limits = LimitsOut(help_text="Of all keys of this member together")
 
     class Meta:
         model = Member
-        fields = ["id", "user", "role", "created_at"]
+        fields = ["id", "user", "role", "created_at", "limits"]
 
 
 class InvitationOut(serializers.ModelSerializer[Invitation]):
@@ -100,8 +102,11 @@ class SuspensionIn(StrictSerializer):
     reason = serializers.CharField(max_length=200, help_text="Shown to the organisation's members")
 
 
-class RoleIn(StrictSerializer):
-    role = serializers.ChoiceField(choices=Role.choices)
+class MemberIn(StrictSerializer):
+    """What is absent stays."""
+
+    role = serializers.ChoiceField(choices=Role.choices, required=False)
+    limits = LimitsIn(required=False)
 
 
 class InvitationIn(StrictSerializer):

@@ -165,3 +165,25 @@ def test_an_organisation_is_renamed_by_its_owner() -> None:
     assert (changed["name"], changed["time_zone"], changed["slug"]) == ("New", "Asia/Shanghai", org.slug)
     bad = make.client(owner.user).patch(address, {"time_zone": "Mars/Base"}, "application/json")
     assert bad.json()["error"]["field"] == "time_zone"
+
+
+def test_admins_limit_members_within_the_organisation_s_limit() -> None:
+    org = make.org(limit_rpm=600)
+    owner, admin, dev = (make.member(org, role) for role in ("owner", "admin", "developer"))
+    before = Change.objects.filter(topic="limits").count()
+
+    def changed(by: Member, whom: Member, **content: Any) -> Any:
+        address = f"/api/v1/orgs/{org.slug}/members/{whom.pk}"
+        return make.client(by.user).patch(address, content, "application/json")
+
+    answer = changed(admin, dev, limits={"rpm": 60, "concurrency": 4}).json()
+    assert (answer["role"], answer["limits"]) == ("developer", {"rpm": 60, "tpm": None, "concurrency": 4})
+    assert Change.objects.filter(topic="limits").count() == before + 1
+    both = changed(admin, dev, limits={"rpm": None}, role="viewer").json()
+    assert (both["role"], both["limits"]["rpm"], both["limits"]["concurrency"]) == ("viewer", None, 4)
+    assert changed(admin, dev).json() == both
+    assert outcome(changed(admin, dev, limits={"rpm": 601})) == (400, "member.limit_too_wide")
+    assert outcome(changed(admin, owner, limits={"rpm": 1}))[0] == 403
+    assert outcome(changed(dev, dev, limits={"rpm": None})) == (403, "permission.denied")
+    dev.refresh_from_db()
+    assert dev.limits == {"rpm": None, "tpm": None, "concurrency": 4}

@@ -886,13 +886,8 @@ export interface paths {
         delete: operations["remove_member"];
         options?: never;
         head?: never;
-        /**
-         * @description A view under /api/v1/orgs/{org}/. Subclasses name an action per method; a method without one is refused.
-         *
-         *     After `initial()`, `self.org` and `self.member` are set. Who is no member gets the same 404 as for an organisation that
-         *     does not exist; a member without the permission gets 403.
-         */
-        patch: operations["change_role"];
+        /** @description The role, and how fast all keys of the member together may be used (service keys not). */
+        patch: operations["change_member"];
         trace?: never;
     };
     "/api/v1/orgs/{org}/models": {
@@ -966,7 +961,7 @@ export interface paths {
         };
         get?: never;
         put?: never;
-        /** @description Makes a GGUF artefact of another quantization, measures it against its source, and adds it to the version. */
+        /** @description Makes an artefact of another format or quantization, measures it against its source, and adds it to the version. */
         post: operations["start_conversion"];
         delete?: never;
         options?: never;
@@ -1759,6 +1754,8 @@ export interface components {
             tensors: number;
             examples: string[];
         };
+        /** @enum {string} */
+        FormatEnum: "gguf" | "safetensors" | "onnx";
         GatewayOut: {
             gateway: string;
             version: number;
@@ -2090,6 +2087,11 @@ export interface components {
             /** @description Of Berth */
             version: string;
         };
+        /** @description What is absent stays. */
+        MemberInRequest: {
+            role?: components["schemas"]["RoleEnum"];
+            limits?: components["schemas"]["LimitsInRequest"];
+        };
         MemberOut: {
             /** Format: uuid */
             readonly id: string;
@@ -2097,6 +2099,8 @@ export interface components {
             role: components["schemas"]["RoleEnum"];
             /** Format: date-time */
             readonly created_at: string;
+            /** @description Of all keys of this member together */
+            limits: components["schemas"]["LimitsOut"];
         };
         /** @description One page of a list. */
         MemberPage: {
@@ -2189,7 +2193,9 @@ export interface components {
         };
         /** @description The base of every request body. Nested ones are strict too; the error names the path, as in `needs.context_length`. */
         NewConversionInRequest: {
-            /** @description of the GGUF artefact to be made */
+            /** @default gguf */
+            format: components["schemas"]["FormatEnum"];
+            /** @description what can be made depends on the format */
             quantization: components["schemas"]["QuantizationEnum"];
         };
         /** @description The base of every request body. Nested ones are strict too; the error names the path, as in `needs.context_length`. */
@@ -2559,7 +2565,7 @@ export interface components {
             measured_at: string;
         };
         /** @enum {string} */
-        QuantizationEnum: "F16" | "BF16" | "Q8_0" | "Q6_K" | "Q5_K_M" | "Q5_K_S" | "Q4_K_M" | "Q4_K_S" | "Q4_1" | "Q4_0" | "Q3_K_M" | "Q2_K";
+        QuantizationEnum: "F16" | "BF16" | "Q8_0" | "Q6_K" | "Q5_K_M" | "Q5_K_S" | "Q4_K_M" | "Q4_K_S" | "Q4_1" | "Q4_0" | "Q3_K_M" | "Q2_K" | "FP8" | "INT8 W8A8" | "INT4 W4A16";
         QueueOut: {
             /** @description 1 is the first */
             position: number;
@@ -2684,10 +2690,6 @@ export interface components {
         };
         /** @enum {string} */
         RoleEnum: "owner" | "admin" | "developer" | "billing" | "viewer";
-        /** @description The base of every request body. Nested ones are strict too; the error names the path, as in `needs.context_length`. */
-        RoleInRequest: {
-            role: components["schemas"]["RoleEnum"];
-        };
         /** @description The base of every request body. Nested ones are strict too; the error names the path, as in `needs.context_length`. */
         RollbackInRequest: {
             /** @description Absent: the revision before this rollout, or the last good one */
@@ -5644,7 +5646,7 @@ export interface operations {
             };
         };
     };
-    change_role: {
+    change_member: {
         parameters: {
             query?: never;
             header?: never;
@@ -5654,9 +5656,9 @@ export interface operations {
             };
             cookie?: never;
         };
-        requestBody: {
+        requestBody?: {
             content: {
-                "application/json": components["schemas"]["RoleInRequest"];
+                "application/json": components["schemas"]["MemberInRequest"];
             };
         };
         responses: {

@@ -123,6 +123,7 @@ class Agent:
 
     def __init__(self, spec: LaunchSpec, arguments: tuple[str, ...] = (), **extra: str) -> None:
         self.spec = spec
+        self.extra = extra
         self.process = run("serve", spec, arguments, **extra)
 
     def status(self) -> ReplicaStatus | None:

@@ -114,11 +114,16 @@ class Vllm(GatedEngine):
             "VLLM_MEDIA_URL_ALLOW_REDIRECTS": "0",
             "VLLM_MAX_IMAGE_PIXELS": str(_MAX_PIXELS),
             "VLLM_HOST_IP": "127.0.0.1",
+            # Its processes find one another over loopback, also where there is but one of them.
+            "GLOO_SOCKET_IFNAME": "lo",
+            "NCCL_SOCKET_IFNAME": "lo",
+            "TP_SOCKET_IFNAME": "lo",
             "OMP_NUM_THREADS": str(spec.threads),
         }
         if not spec.gpus:
             gib = max((spec.kv_cache_bytes or _GIB) // _GIB, 1)
             own |= {"VLLM_CPU_KVCACHE_SPACE": str(gib), "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
+            own |= {"TORCHDYNAMO_DISABLE": "1"}  # else the first request for probabilities waits for a C++ compiler
         return self.base_environment(spec) | own
 
     def metrics(self, text: str) -> EngineMetrics:

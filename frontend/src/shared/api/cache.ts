@@ -11,6 +11,7 @@ export const keys = {
   deployments: (org: string) => ["deployments", org] as const,
   deployment: (org: string, name: string) => ["deployments", org, name] as const,
   deploymentEvents: (org: string, name: string) => ["deployments", org, name, "events"] as const,
+  deploymentStatus: (org: string, name: string) => ["deployments", org, name, "status"] as const,
   revisions: (org: string, name: string) => ["deployments", org, name, "revisions"] as const,
   usage: (org: string, ...rest: unknown[]) => ["usage", org, ...rest] as const,
   budgets: (org: string) => ["budgets", org] as const,

@@ -1,5 +1,8 @@
+import { enModels } from "./en.models";
+
 /** Every word of the dashboard. zh.ts must have the same keys with the same {parameters}; types and a test hold them together. */
 export const en = {
+  ...enModels,
   "app.skip": "Skip to content",
   "app.menu": "Menu",
   "app.closeMenu": "Close menu",
@@ -153,10 +156,6 @@ export const en = {
   "models.addSample": "Add the sample model",
   "models.adding": "Adding the sample model…",
   "models.added": "Model {name} added",
-  "models.own": "Add your own model",
-  "models.own.text": "A GGUF file on the machine that Berth runs on becomes a model of this organisation. An operator runs this command in Berth's folder, with the file's path and a name; a name that exists already gets a new version.",
-  "models.own.command": "Command",
-  "models.own.who": "Only an operator can do it: somebody with a terminal on that machine. Afterwards the model stands here, ready to be deployed.",
   "models.deploy": "Deploy",
   "models.deployNamed": "Deploy {name}",
   "models.source": "Source",
@@ -396,7 +395,6 @@ export const en = {
   "deployment.rev.reason": "Why",
   "deployment.rev.back": "Roll back to it",
   "deployment.rev.good": "last good",
-  "deployment.rev.wentBack": "Going back to revision {number}",
   "rollout.title": "Rollout of revision {number}",
   "rollout.rolling": "One replica after the other",
   "rollout.canary": "Canary",

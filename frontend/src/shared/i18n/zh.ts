@@ -1,7 +1,9 @@
 /** 简体中文。术语：organisation 组织，member 成员，role 角色，model 模型，artefact 模型产物，deployment 部署，revision 修订版，replica 副本。 */
 import type { Key, Message } from "./index";
+import { zhModels } from "./zh.models";
 
 export const zh: Record<Key, Message> = {
+  ...zhModels,
   "app.skip": "跳到正文",
   "app.menu": "菜单",
   "app.closeMenu": "关闭菜单",
@@ -155,10 +157,6 @@ export const zh: Record<Key, Message> = {
   "models.addSample": "添加示例模型",
   "models.adding": "正在添加示例模型…",
   "models.added": "已添加模型 {name}",
-  "models.own": "添加自己的模型",
-  "models.own.text": "Berth 所在机器上的 GGUF 文件可成为本组织的模型。请平台管理员在 Berth 的目录中运行此命令，填入文件路径和名称；名称已存在时会新增一个版本。",
-  "models.own.command": "命令",
-  "models.own.who": "仅平台管理员可以操作，即能在该机器上使用终端的人。完成后，模型会出现在此处，可供部署。",
   "models.deploy": "部署",
   "models.deployNamed": "部署 {name}",
   "models.source": "来源",
@@ -398,7 +396,6 @@ export const zh: Record<Key, Message> = {
   "deployment.rev.reason": "原因",
   "deployment.rev.back": "回滚到此修订版",
   "deployment.rev.good": "上一个正常版本",
-  "deployment.rev.wentBack": "正在回滚到修订版 {number}",
   "rollout.title": "修订版 {number} 的发布",
   "rollout.rolling": "逐个替换副本",
   "rollout.canary": "金丝雀",

@@ -118,12 +118,12 @@ def run(given: argparse.Namespace) -> int:
     try:
         spec = placed(load_spec(given.spec), given)
         engine = prepare(spec)
+        if given.nodes > 1:
+            return _refuse(given, "unsupported_option", f"The engine {spec.engine} of this runtime cannot span nodes.")
         if lock(spec) is None:
             raise BadSpec("The replica's folder is in use.")
     except BadSpec as error:
-        _last_words(given.last_word, {"reason": "bad_spec", "message": str(error)})
-        sys.stderr.write(f"{error}\n")
-        return EXIT_BAD_SPEC
+        return _refuse(given, "bad_spec", str(error))
     journal = Journal(given.state)
     status = EXIT_FAILED
     try:
@@ -133,6 +133,12 @@ def run(given: argparse.Namespace) -> int:
         if last is not None:
             _last_words(given.last_word, {"phase": last.phase, "reason": last.reason, "message": last.message})
     return status
+
+
+def _refuse(given: argparse.Namespace, reason: str, message: str) -> int:
+    _last_words(given.last_word, {"phase": Phase.FAILED, "reason": reason, "message": message})
+    sys.stderr.write(f"{message}\n")
+    return EXIT_BAD_SPEC
 
 
 def _last_words(path: Path | None, words: dict[str, str | None]) -> None:
@@ -151,6 +157,9 @@ def main() -> int:
     parser.add_argument("--host", required=True, help="the pod's address")
     parser.add_argument("--status-port", type=int, required=True, help="for the kubelet's probes")
     parser.add_argument("--last-word", type=Path, help="file for the termination message")
+    parser.add_argument("--nodes", type=int, default=1, help="how many pods run the replica together")
+    parser.add_argument("--node-rank", type=int, default=0, help="which of them this is; 0 serves")
+    parser.add_argument("--leader", default="", help="name of the pod with rank 0")
     given = parser.parse_args()
     os.umask(0o077)
     return run(given)

@@ -186,6 +186,7 @@ def test_a_spot_machine_that_is_taken_back(world: World, spec: LaunchSpec) -> No
     lost = eventually(lambda: seen if not (seen := one(provider, spec)).alive else None, "it is seen")
     assert (lost.phase, lost.reason) == (Phase.FAILED, "node_lost")
     world.kubelet.add_node("node-1", labels={"pool": "cpu"})
+    eventually(lambda: provider.offers()[0].free, "the new node is seen")
     provider.start(msgspec.structs.replace(spec, replica="dep-1-3-0-1"), SECRET)
     eventually(lambda: world.pod("dep-1-3-0-1")["status"].get("phase") == "Running", "the next one runs")
 
@@ -282,3 +283,25 @@ def test_a_drain_takes_one_replica_at_a_time(world: World, spec: LaunchSpec) -> 
     assert (first.phase, first.reason) == (Phase.FAILED, "node_drained")
     [_, second] = provider.observe("dep-1")
     assert second.ready
+
+
+# Groups
+
+
+def test_a_replica_over_several_nodes_is_a_group_and_its_leader_speaks_for_it(world: World, spec: LaunchSpec) -> None:
+    """No engine of the runtime spans nodes yet: the group is made, says so, and goes with its record."""
+    tier = {"key": "wide", "cores": 2, "memory_gib": 4, "node_selector": {"pool": "cpu"}, "max_nodes_per_replica": 2}
+    provider = world.provider(tier=[tier])
+    with pytest.raises(NoCapacity):
+        provider.start(msgspec.structs.replace(spec, nodes=2), SECRET)
+    world.kubelet.add_node("node-1", labels={"pool": "cpu"})
+    eventually(lambda: len(provider._nodes.all() if provider._nodes else []) == 2, "the node is seen")
+    provider.start(msgspec.structs.replace(spec, nodes=2), SECRET)
+    refused = told(provider, spec, "unsupported_option")
+    assert (refused.alive, refused.phase) == (False, Phase.FAILED)
+    assert "cannot span nodes" in (refused.message or "")
+    names_of_pods = [pod["metadata"]["name"] for pod in world.api.store.all("pods")]
+    assert names_of_pods == ["r-dep-1-3-0-0-0", "r-dep-1-3-0-0-0-1"]
+    provider.forget(spec.replica)
+    eventually(lambda: world.api.store.all("pods") == world.api.store.all("leaderworkersets") == [], "all is gone")
+    assert provider.observe_all() == []

@@ -61,9 +61,9 @@ def observed(sight: Sight, cluster: Cluster, now: float) -> ObservedReplica:
 def over(sight: Sight) -> bool:
     """Whether nothing of the replica's pod runs any more, or nothing can be known of it."""
     pod = sight.pod or {}
-    return (
-        pod.get("status", {}).get("phase") in ("Succeeded", "Failed") or reasons.node_lost(pod, sight.node) is not None
-    )
+    if pod.get("status", {}).get("phase") in ("Succeeded", "Failed") or reasons.node_lost(pod, sight.node) is not None:
+        return True
+    return any(map(reasons.is_looping, reasons.container_statuses(pod)))
 
 
 def why_departed(sight: Sight) -> reasons.Why | None:
@@ -134,7 +134,7 @@ def _ended(seen: ObservedReplica, sight: Sight, *, stop_ordered: bool) -> Observ
 def _last_words(pod: Json, told: ReplicaStatus | None) -> tuple[str | None, str | None, str | None]:
     """Phase, reason and message of the end: the termination message, else the last status if it was a final one."""
     for each in reasons.container_statuses(pod):
-        word = last_word((each.get("state", {}).get("terminated") or {}).get("message") or "")
+        word = last_word(reasons.end_of(each).get("message") or "")
         if word[0] in (Phase.STOPPED, Phase.FAILED) or word[1]:
             return word
     if told is not None and told.phase.final:
@@ -211,7 +211,7 @@ def _running(pod: Json) -> bool:
 def _began(pod: Json) -> float:
     for each in reasons.container_statuses(pod):
         state = each.get("state", {})
-        began = (state.get("running") or {}).get("startedAt") or (state.get("terminated") or {}).get("finishedAt")
+        began = (state.get("running") or {}).get("startedAt") or reasons.end_of(each).get("finishedAt")
         if began:
             return unix(began)
     return unix(pod["metadata"]["creationTimestamp"])

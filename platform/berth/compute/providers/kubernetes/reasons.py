@@ -85,8 +85,7 @@ def ended(pod: Json) -> Why | None:
             "node_refused", f"The node took the replica and then had no room for it ({reason}). It is started again."
         )
     for each in container_statuses(pod):
-        over = each.get("state", {}).get("terminated") or {}
-        if over.get("reason") == "OOMKilled":
+        if end_of(each).get("reason") == "OOMKilled":
             return Why(
                 "out_of_memory",
                 "The replica took more memory than its pod may have, and the kernel ended it. "
@@ -140,6 +139,20 @@ def condition(thing: Json, kind: str) -> dict[str, Any]:
             found: dict[str, Any] = each
             return found
     return {}
+
+
+def is_looping(container: Json) -> bool:
+    """Whether it ended and is to be started again, as pods of a group are: for a replica that is an end."""
+    waiting_for = (container.get("state", {}).get("waiting") or {}).get("reason")
+    return waiting_for == "CrashLoopBackOff" or (int(container.get("restartCount") or 0) > 0)
+
+
+def end_of(container: Json) -> dict[str, Any]:
+    """How a container ended, now or the last time; empty if it never did."""
+    found: dict[str, Any] = (
+        container.get("state", {}).get("terminated") or (container.get("lastState") or {}).get("terminated") or {}
+    )
+    return found
 
 
 def container_statuses(pod: Json) -> list[dict[str, Any]]:

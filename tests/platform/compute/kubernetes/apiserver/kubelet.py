@@ -24,6 +24,7 @@ from typing import Any
 
 from tests.platform.compute.kubernetes.apiserver.api import Api
 from tests.platform.compute.kubernetes.apiserver.failure import Failure
+from tests.platform.compute.kubernetes.apiserver.groups import make_groups
 from tests.platform.compute.kubernetes.apiserver.scheduler import schedule
 from tests.platform.compute.kubernetes.apiserver.store import timestamp
 
@@ -41,6 +42,7 @@ class Container:
     ready: bool = False
     started: bool = False
     mounts: dict[str, Path] = field(default_factory=dict)
+    variables: dict[str, str] = field(default_factory=dict)
     term_sent: bool = False
     reason: str | None = None  # of its end, where a script decides
     paused: bool = False
@@ -164,6 +166,8 @@ class Kubelet:
 
     def _run(self) -> None:
         while not self._ended.wait(0.05):
+            with contextlib.suppress(Failure):
+                make_groups(self.api)
             with contextlib.suppress(Failure):  # somebody else changed the object meanwhile: the next look sees it
                 if self.scheduling:
                     schedule(self.api)
@@ -214,6 +218,7 @@ class Kubelet:
         spec = pod["spec"]["containers"][0]
         container.folder.mkdir(parents=True)
         self._mount(pod, container)
+        container.variables = {each["name"]: self._variable(pod, container, each) for each in spec["env"]}
         arguments = [self._inside(container, text) for text in (*spec["command"], *spec.get("args", []))]
         with container.log.open("wb") as log:
             container.process = subprocess.Popen(
@@ -226,7 +231,7 @@ class Kubelet:
                     "PATH": os.environ["PATH"],
                     "PYTHONPATH": str(ROOT / "runtime"),
                     "BERTH_LLAMA_SERVER": "bundled",
-                    **{each["name"]: self._inside(container, each["value"]) for each in spec["env"] if "value" in each},
+                    **container.variables,
                 },
                 start_new_session=True,
             )
@@ -275,10 +280,22 @@ class Kubelet:
         for mount in pod["spec"]["containers"][0].get("volumeMounts") or []:
             container.mounts[mount["mountPath"]] = sources[mount["name"]]
 
+    def _variable(self, pod: Json, container: Container, variable: Json) -> str:
+        if "value" in variable:
+            return self._inside(container, variable["value"])
+        field = variable["valueFrom"]["fieldRef"]["fieldPath"]
+        if field == "status.podIP":
+            return container.address
+        label = field.removeprefix("metadata.labels['").removesuffix("']")
+        return str(pod["metadata"]["labels"][label])
+
     def _inside(self, container: Container, text: str) -> str:
         """The same for a process that sees no mounts."""
         option, separator, path = text.partition("=") if text.startswith("--") else ("", "", text)
-        path = path.replace("$(POD_IP)", container.address).replace("/dev/termination-log", str(container.last_word))
+        if path == "/dev/termination-log":
+            return option + separator + str(container.last_word)
+        for name, value in container.variables.items():
+            path = path.replace(f"$({name})", value)
         for mounted, source in sorted(container.mounts.items(), key=lambda each: -len(each[0])):
             if path == mounted or path.startswith(f"{mounted}/"):
                 path = str(source) + path.removeprefix(mounted)
@@ -286,13 +303,12 @@ class Kubelet:
         return option + separator + path
 
     def _probe(self, pod: Json, container: Container) -> None:
-        probe = pod["spec"]["containers"][0].get("readinessProbe")
-        port = next(
-            p["containerPort"]
-            for p in pod["spec"]["containers"][0]["ports"]
-            if probe and p["name"] == probe["httpGet"]["port"]
-        )
-        ready = _ask(container.address, port, probe["httpGet"]["path"]) == 200
+        spec = pod["spec"]["containers"][0]
+        probe = spec.get("readinessProbe")
+        ready = True
+        if probe:
+            [port] = [each["containerPort"] for each in spec["ports"] if each["name"] == probe["httpGet"]["port"]]
+            ready = _ask(container.address, port, probe["httpGet"]["path"]) == 200
         if ready != container.ready:
             container.ready = ready
             self._ready(pod, ready)
@@ -325,14 +341,19 @@ class Kubelet:
             **({"message": message} if message else {}),
         }
         spec = pod["spec"]["containers"][0]
+        again = pod["spec"]["restartPolicy"] == "Always" and "deletionTimestamp" not in pod["metadata"]
+        state = {"state": {"waiting": {"reason": "CrashLoopBackOff"}}, "lastState": {"terminated": over}}
         ended = {
             "name": spec["name"],
             "ready": False,
             "restartCount": 0,
             "image": spec["image"],
             "imageID": spec["image"],
-            "state": {"terminated": over},
+            **(state if again else {"state": {"terminated": over}}),
         }
+        if again:
+            self._status(pod, {"containerStatuses": [ended]}, ready=False)
+            return
         self._status(pod, {"phase": "Succeeded" if code == 0 else "Failed", "containerStatuses": [ended]}, ready=False)
 
     def _gone(self, pod: Json) -> None:

@@ -103,7 +103,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory, valkey_server: Valkey) -> Ite
             chat.start()
             embedder.start()
             every = ("chat/completions", "completions", "responses", "messages")
-            world.route("acme/model", chat.port, context_length=1024, endpoints=every)
+            world.route("acme/model", chat.port, context_length=1024, endpoints=every, extra_fields=("logit_bias",))
             world.route("acme/embedder", embedder.port, context_length=1024, endpoints=("embeddings",))
             world.publish(valkey)
             gateway = GatewayProcess(tmp_path_factory.mktemp("gateway"), world, valkey_server.url).start()

@@ -48,6 +48,19 @@ await report(
       assert.ok(final.output_text)
       used(final.usage.input_tokens, final.usage.output_tokens)
     },
+    async emoji() {
+      // The sample model's first token of an emoji: a part of a character, where engines leave out what opens an answer.
+      const biased = { model: MODEL, max_output_tokens: 12, temperature: 0, logit_bias: { 10813: 10 } }
+      const made = client.responses.stream({ ...biased, input: 'hi' })
+      const final = await made.finalResponse()
+      assert.match(final.output_text, /\p{Emoji}/u)
+      used(final.usage.input_tokens, final.usage.output_tokens)
+    },
+    async choices() {
+      const answer = await client.chat.completions.create({ model: MODEL, messages, max_tokens: 6, n: 3 })
+      assert.deepEqual(answer.choices.map((choice) => choice.index), [0, 1, 2])
+      used(answer.usage.prompt_tokens, answer.usage.completion_tokens)
+    },
     async errors() {
       assert.ok((await failure(() => make(BAD_KEY).models.list())) instanceof OpenAI.AuthenticationError)
       const unknown = await failure(() => client.chat.completions.create({ model: UNKNOWN, messages }))

@@ -93,7 +93,7 @@ class ChunkReader:
     __slots__ = (
         "_expected",
         "_finished",
-        "_learnable",
+        "_lessons",
         "_prefix",
         "_running_counts",
         "_seen",
@@ -112,7 +112,7 @@ class ChunkReader:
         self._prefix = b""  # what stands before choices
         self.framed = b""  # the same behind a chunk's size
         self.fixed = b""  # from the end of choices to the running figures; empty: not learned
-        self._learnable = True
+        self._lessons = 2  # the first chunk may be of another form than those with content
         self.last_running = b""  # the last running figures, decoded only when somebody asks
         self._running_counts: Counts | None = None
         self._seen: set[int] = set()
@@ -201,7 +201,7 @@ class ChunkReader:
         choices = [self._choice(c) for c in chunk.choices]
         has_content = any(_has_content(c) for c in choices)
         self.pieces += has_content
-        if has_content and self._learnable and not self._finished:
+        if self._lessons and not self._finished and (has_content or not self.fixed):
             self._learn(data, chunk.choices)
         return _encode(choices)
 
@@ -232,7 +232,7 @@ class ChunkReader:
 
     def _learn(self, data: bytes, choices: list[dict[str, Any]]) -> None:
         """Remembers the bytes around `choices`, if taking `choices` as it is would change nothing."""
-        self._learnable = False
+        self._lessons -= 1
         if any(not _CHOICE_KEYS.issuperset(choice) for choice in choices):
             return
         raw = bytes(_decode_raw(data).choices)

@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from berth_gateway.client import Client
     from berth_gateway.gateway import Gateway
 
-_MOST_DIGITS = 16
 _RATES = b"x-ratelimit-limit-requests: %d\r\nx-ratelimit-remaining-requests: %d\r\nx-ratelimit-reset-requests: %b\r\n"
 _TOKENS = b"x-ratelimit-limit-tokens: %d\r\nx-ratelimit-remaining-tokens: %d\r\nx-ratelimit-reset-tokens: %b\r\n"
 _encode = msgspec.json.Encoder().encode
@@ -48,8 +47,7 @@ class FastExchange(UsualAnswer):
     def know(self, known: Known) -> None:
         """The head that the connection's next requests will probably have."""
         self._known = known
-        self._before, self._behind = known.form.before, known.form.behind
-        self._at, self._skip = known.form.at, known.form.skip
+        self._form = known.form
         self._generation = -1
 
     def meet(self, caller: Caller) -> None:
@@ -64,14 +62,8 @@ class FastExchange(UsualAnswer):
 
     def take(self, data: bytes) -> bool:
         """Whether `data` was one whole usual request. False: nothing has happened."""
-        at = self._at
-        if not data.startswith(self._before):
-            return False
-        end = data.find(b"\r", at, at + _MOST_DIGITS)
-        if not data.startswith(self._behind, end):
-            return False
-        body = data[end + self._skip :]
-        return data[at:end] == b"%d" % len(body) and self.admit(body)
+        body = self._form.body(data)
+        return body is not None and self.admit(body)
 
     def admit(self, body: bytes) -> bool:  # noqa: C901 - see the module
         """The same for a body behind the head that is known."""

@@ -16,7 +16,6 @@ from berth_gateway.upstream import Upstream
 from berth_gateway.usual import UNUSUAL
 
 MAX_ANSWER = 1024 * 1024  # bytes of an answer in pieces; a longer one is no usual one
-_MOST_DIGITS = 16
 _REPLY = (
     b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\nx-request-id: req_%b\r\n"
     b"%bopenai-processing-ms: %d\r\n\r\n%b"
@@ -46,13 +45,9 @@ class UsualAnswer(UsualRequest):
             return self._flow_on(grant, upstream, data)
         if form is None:
             return self._hand_over(data)
-        at = form.at
-        end = data.find(b"\r", at, at + _MOST_DIGITS)
-        if not (data.startswith(form.before) and data.startswith(form.behind, end)):
-            return self._hand_over(data)
-        body, length = data[end + form.skip :], data[at:end]
-        if length != b"%d" % len(body):
-            if len(body) < MAX_ANSWER and length.isdigit() and int(length) > len(body):
+        body = form.body(data)
+        if body is None:
+            if form.is_begun(data, MAX_ANSWER):
                 self._part = data  # more will come
                 return None
             return self._hand_over(data)

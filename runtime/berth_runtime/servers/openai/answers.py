@@ -36,6 +36,7 @@ class Writer:
     finish: str | None = None
     _text: list[str] = field(default_factory=list)
     _drawn: list[Drawn] = field(default_factory=list)
+    _offset: int = 0  # characters of the tokens told so far
 
     def opening(self) -> bytes:
         """A chat stream's first event, which tells the role."""
@@ -98,11 +99,15 @@ class Writer:
         if self.ask.chat:
             return {"content": [self._chat_logprob(token) for token in drawn]}
         shown = [self.show(token.token) for token in drawn]
+        offsets = []
+        for text in shown:
+            offsets.append(self._offset)
+            self._offset += len(text)
         return {
             "tokens": shown,
             "token_logprobs": [token.logprob for token in drawn],
             "top_logprobs": [{self.show(id_): value for id_, value in token.top} for token in drawn],
-            "text_offset": [0] * len(drawn),
+            "text_offset": offsets,
         }
 
     def _chat_logprob(self, drawn: Drawn) -> dict[str, Any]:

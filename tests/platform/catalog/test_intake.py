@@ -133,7 +133,7 @@ class TestSound:
 
     def test_an_onnx_folder(self, tmp_path: Path) -> None:
         verdict = judged(hub.onnx(), tmp_path)
-        assert (verdict.format, verdict.engines) == ("onnx", ["onnx"])
+        assert (verdict.format, verdict.engines) == ("onnx", ["onnxruntime"])
         assert verdict.roles["model.onnx.data"] == "data"
         assert verdict.model is not None and verdict.model.layers == hub.LAYERS
 

@@ -92,7 +92,7 @@ def judge_onnx(files: Mapping[str, Path]) -> Verdict:
         artefact=ArtefactFacts(
             FACTS_FORMAT, quantization, 0, size, size, 1, len(templates.get("default", "").encode())
         ),
-        engines=["onnx"],
+        engines=["onnxruntime"],
         roles=roles,
         templates=templates,
         notes=notes,

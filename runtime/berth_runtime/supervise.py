@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
@@ -26,6 +25,7 @@ from berth_runtime.scrub import scrub_devices
 from berth_runtime.spec import EngineMetrics, LaunchSpec, Phase
 from berth_runtime.status import StatusBoard
 from berth_runtime.wake import Wake
+from berth_runtime.warmup import Questions, warm
 
 _POLL_SECONDS: Final = 0.1
 _METRICS_SECONDS: Final = 1.0
@@ -151,48 +151,17 @@ class Supervisor:
         return status == 200
 
     def _warm(self, probe: Probe) -> None:
-        """A real generation, and the settings that the engine really runs with."""
-        for number, model in enumerate((self._spec.model_alias, *(adapter.name for adapter in self._spec.adapters))):
-            status, answer = self._ask(probe, self._engine.first_token(self._spec, model))
-            if status != 200 or self._engine.tokens_in(answer) < 1:
-                what = f"adapter {number}" if number else "model"
-                raise Failure(
-                    "no_first_token", f"The engine loaded the {what} but generated nothing (status {status})."
-                )
-        if self._engine.settings_path:
-            status, answer = self._ask(probe, Call("GET", self._engine.settings_path))
-            difference = self._engine.difference(self._spec, answer)
-            if difference:
-                raise Failure("settings_not_effective", difference)
+        remaining = max(self._deadline - time.monotonic(), 1)
+        ask = Questions(probe, remaining, self._pause, self._wake)
+        warm(self._engine, self._spec, ask)
         if not self._engine.inner_ports:
             self._require_one_port()
-
-    def _ask(self, probe: Probe, call: Call) -> tuple[int, bytes]:
-        remaining = max(self._deadline - time.monotonic(), 1)
-        return self._beside(lambda: probe.ask(call, remaining))
 
     def _require_one_port(self) -> None:
         """Whatever else listens could be a way around the secret."""
         others = (self._child.listening_ports() if self._child else set()) - {self._port}
         if others:
             raise Failure("unexpected_port", f"The engine also listens on port {min(others)}, which nothing asked for.")
-
-    def _beside(self, ask: Callable[[], tuple[int, bytes]]) -> tuple[int, bytes]:
-        """Runs a slow question in a thread, so that signals, the lifeline and the engine's end are noticed meanwhile."""
-        result: list[tuple[int, bytes]] = []
-
-        def work() -> None:
-            try:
-                result.append(ask())
-            except OSError:
-                result.append((0, b""))
-            self._wake.up()
-
-        thread = threading.Thread(target=work, name="question", daemon=True)
-        thread.start()
-        while thread.is_alive() and not result:
-            self._pause()
-        return result[0] if result else (0, b"")
 
     def _watch(self) -> None:
         while not self._stop_ordered:

@@ -48,7 +48,8 @@ def item_key(members: dict[str, Any]) -> str:
 
 
 class ResponseOrder:
-    """What a client has been told so far. Events come with all their members (`output_index`, `content_index`)."""
+    """What a client has been told so far. Events come with all their members but `output_index`: an item's place is given here, by
+    the order in which clients hear of items, because that is where they keep them."""
 
     __slots__ = ("_items",)
 
@@ -67,32 +68,32 @@ class ResponseOrder:
             return self._part(kind, key, members, part)
         for prefix, (part_type, item_type) in _TEXTS.items():
             if kind.startswith(prefix):
-                out = self._open_item(key, members["output_index"], item_type)
+                out = self._open_item(key, item_type)
                 out += self._open_part(key, members["content_index"], part_type)
-                return [*out, (kind, members)]
+                return [*out, (kind, self._placed(key, members))]
         item_type = "function_call" if kind.startswith("response.function_call_arguments.") else "reasoning"
-        out = self._open_item(key, members["output_index"], item_type)
+        out = self._open_item(key, item_type)
         self._items[key].said = True
-        return [*out, (kind, members)]
+        return [*out, (kind, self._placed(key, members))]
 
     def close(self, output: list[Any]) -> list[Event]:
         """At the end: whatever of the output a client has not been told in full."""
         out: list[Event] = []
-        for place, item in enumerate(output):
+        for item in output:
             if item.get("type") in _EMPTY_ITEMS:
-                out += self._item(_ITEM + "done", {"output_index": place, "item": item})
+                out += self._item(_ITEM + "done", {"item": item})
         return out
 
     # Items
 
     def _item(self, kind: str, members: dict[str, Any]) -> list[Event]:
-        item, key, place = members["item"], item_key(members), members["output_index"]
+        item, key = members["item"], item_key(members)
         known = self._items.get(key)
         if kind.endswith(".added"):
-            return [] if known is not None else self._open_item(key, place, item["type"], item)
+            return [] if known is not None else self._open_item(key, item["type"], item)
         if known is not None and known.closed:
             return []
-        out = self._open_item(key, place, item["type"], item)
+        out = self._open_item(key, item["type"], item)
         known = self._items[key]
         for number, part in enumerate(item.get("content") or ()):
             if isinstance(part, dict) and part.get("type") in _EMPTY:
@@ -100,11 +101,15 @@ class ResponseOrder:
         if item["type"] == "function_call" and not known.said:
             out += self._arguments(key, str(item.get("arguments") or ""))
         known.closed = True
-        return [*out, (kind, {**members, "item": {"id": key, **item}})]
+        return [*out, (kind, self._placed(key, {**members, "item": {"id": key, **item}}))]
 
-    def _open_item(self, key: str, place: int, item_type: str, item: dict[str, Any] | None = None) -> list[Event]:
+    def _placed(self, key: str, members: dict[str, Any]) -> dict[str, Any]:
+        return {**members, "output_index": self._items[key].place}
+
+    def _open_item(self, key: str, item_type: str, item: dict[str, Any] | None = None) -> list[Event]:
         if key in self._items:
             return []
+        place = len(self._items)
         self._items[key] = _Item(place)
         opened = {"id": key, "type": item_type, **(item or {}), **_EMPTY_ITEMS[item_type], "status": "in_progress"}
         return [(_ITEM + "added", {"output_index": place, "item": opened})]
@@ -123,7 +128,7 @@ class ResponseOrder:
         if part_type not in _EMPTY:
             return []
         item_type = "reasoning" if part_type == "reasoning_text" else "message"
-        out = self._open_item(key, members["output_index"], item_type)
+        out = self._open_item(key, item_type)
         if kind.endswith(".added"):
             return out + self._open_part(key, number, part_type)
         return out + self._whole_part(key, number, part)

@@ -90,7 +90,6 @@ class ResponsesRelay:
         self._facts = facts
         self._splitter = EventSplitter()
         self._number = 0
-        self._positions: dict[str, int] = {}  # place in the output by an item's id
         self._parts: dict[str, int] = {}  # the last part of each item
         self._begun = False
         self._order = ResponseOrder()
@@ -168,8 +167,6 @@ class ResponsesRelay:
         if item is not None and item.get("type") not in _ITEM_TYPES:
             raise EngineFault
         item_id = item_key(members)
-        position = self._positions.setdefault(item_id, len(self._positions))
-        members.setdefault("output_index", position)
         if kind.startswith(
             ("response.content_part.", "response.output_text.", "response.refusal.", "response.reasoning_text.")
         ):

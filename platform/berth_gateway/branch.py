@@ -11,7 +11,7 @@ from berth_gateway.contract import Replica
 from berth_gateway.engine_errors import read_refusal
 from berth_gateway.head import ResponseHead, write_request
 from berth_gateway.limits import Permit
-from berth_gateway.places import Place
+from berth_gateway.place import Place
 from berth_gateway.relay import EVENT_STREAM
 from berth_gateway.route import Address, address
 from berth_gateway.sse import EventSplitter, EventTooLarge

@@ -192,7 +192,8 @@ class ChunkReader:
             raise EngineFault from None
         if chunk.error is not None or chunk.choices is None:
             raise EngineFault
-        self.last_running = b""
+        if self.last_running:
+            self.running()  # a chunk without figures leaves those before it standing
         self._take_running(chunk)
         if chunk.usage is not None and (not chunk.choices or self._would_finish(chunk.choices)):
             self.final = chunk.usage.counts() or self.final

@@ -16,7 +16,7 @@ from berth_gateway.errors import Refusal
 from berth_gateway.express import Express
 from berth_gateway.head import ResponseHead, write_request
 from berth_gateway.limits import Permit
-from berth_gateway.places import Place
+from berth_gateway.place import Place
 from berth_gateway.relay import Relay, Relayed
 from berth_gateway.relays import relay_for
 from berth_gateway.route import Address, address

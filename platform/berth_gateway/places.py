@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Collection
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
-from berth_gateway import affinity
 from berth_gateway.account import Facts
 from berth_gateway.contract import Replica, Route, RouteState, Wake
 from berth_gateway.errors import Refusal
-from berth_gateway.fairness import FairQueue
-from berth_gateway.limits import Permit
+from berth_gateway.place import Place, Room, Seeker
 from berth_gateway.route import Address, address
 
 if TYPE_CHECKING:
@@ -20,72 +18,12 @@ if TYPE_CHECKING:
 MOST_BYTES = 256 * 1024 * 1024  # of bodies that wait, of all deployments together
 
 
-class Seeker(Protocol):
-    """Who looks for a replica. One of the two is called for each `seek`, at once or later, unless it leaves first."""
-
-    facts: Facts
-    permit: Permit
-
-    def placed(self, replica: Replica) -> None:
-        """It may use this replica until it leaves."""
-
-    def turned_away(self, code: str, sentence: str, retry_after: int | None) -> None:
-        """There is none, or none became free in time."""
-
-
-class Place:
-    """What one request has of a replica: nothing yet, a position in the queue, or a place among those in flight."""
-
-    __slots__ = (
-        "_lead",
-        "cost",
-        "facts",
-        "gone",
-        "key_id",
-        "org_id",
-        "seeker",
-        "sent_at",
-        "since",
-        "tried",
-        "waiting",
-        "weight",
-        "where",
-    )
-
-    def __init__(self, seeker: Seeker, now: float) -> None:
-        self.seeker: Seeker | None = seeker
-        self.facts = facts = seeker.facts
-        self.org_id, self.key_id = facts.caller.org.org_id, facts.caller.key.key_id
-        self.weight = facts.caller.org.weight
-        self.cost = seeker.permit.demand.tokens
-        self.gone = self.waiting = False
-        self.since = now
-        self.sent_at: float | None = None  # when it last went to a replica
-        self.where: Address | None = None
-        self.tried: set[Address] = set()
-        self._lead: bytes | None = None
-
-    def lead(self, epoch: str) -> bytes:
-        if self._lead is None:
-            self._lead = affinity.key_of(epoch, self.org_id, self.facts.prepared.body)
-        return self._lead
-
-
-class _Room:
-    """Requests that wait for one deployment."""
-
-    def __init__(self) -> None:
-        self.queue: FairQueue[Place] = FairQueue()
-        self.places: dict[Place, None] = {}
-        self.serving_since: float | None = None  # when a replica became ready, if they waited for that
-
-
 class Places:
     """Gives out replicas. `on_wake` is called when a deployment has to be woken; `wakes` then says which."""
 
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
-        self.rooms: dict[str, _Room] = {}
+        self.rooms: dict[str, Room] = {}
         self._bytes = 0
         self._wakes: dict[str, Wake] = {}
         self._due: deque[str] = deque()
@@ -266,13 +204,13 @@ class Places:
         deployment = place.facts.route.deployment_id
         room = self.rooms.get(deployment)
         if room is None:
-            room = self.rooms[deployment] = _Room()
+            room = self.rooms[deployment] = Room()
         room.queue.add(place)
         room.places[place] = None
         place.waiting = True
         self._bytes += len(place.facts.prepared.body)
 
-    def _forget(self, room: _Room, place: Place, deployment: str) -> None:
+    def _forget(self, room: Room, place: Place, deployment: str) -> None:
         """Takes a request out of the queue, whose turn it is or not."""
         room.queue.left(place)
         room.places.pop(place, None)
@@ -313,7 +251,7 @@ class Places:
             place.gone = False
             self.take(place, route, replica)
 
-    def _deadline(self, place: Place, room: _Room, route: Route | None) -> float:
+    def _deadline(self, place: Place, room: Room, route: Route | None) -> float:
         if route is not None and not self._serves(route):
             until = place.since + route.hold_seconds
         else:

@@ -10,9 +10,9 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from berth_gateway.contract import UsageEvent
+from berth_gateway.contract import CountedBy, UsageEvent
 from tests.gateway.core import ENGINE_HEAD, Core, answers
-from tests.gateway.harness import World, chat_chunk, event, timings, usage
+from tests.gateway.harness import World, chat_chunk, chat_events, event, timings, usage
 
 TEXT = st.one_of(
     st.text(max_size=12),
@@ -82,3 +82,16 @@ def test_the_short_way_and_the_long_way_are_the_same(chunks: list[bytes], data: 
         (e.outcome, e.counted_by, e.prompt_tokens, e.completion_tokens, e.status) for e in (first, second, third)
     }
     assert len(figures) == 1
+
+
+def test_figures_before_the_finish_count_when_the_client_leaves_behind_it(tmp_path: Path) -> None:
+    core = Core(tmp_path)
+    client, _ = core.ask(stream=True)
+    events = chat_events(["a", "b"])
+    core.engine.send(ENGINE_HEAD)
+    for each in events[:-2]:
+        core.engine.send(b"%x\r\n%b\r\n" % (len(each), each))
+    client.lost()
+    (found,) = core.events
+    assert (found.counted_by, found.prompt_tokens, found.completion_tokens) == (CountedBy.ENGINE_RUNNING, 11, 2)
+    core.close()

@@ -265,8 +265,9 @@ class Client(Outgoing):
         self._limits = permit.lines
         run = Fan if facts.prepared.branches else Exchange
         answering: Answering = Padded(self) if facts.caller.org.padded else self
-        if self._kept:
-            answering = self._gateway.records.around(answering, facts, self._kept)
+        kept, self._kept = self._kept, b""
+        if kept:
+            answering = self._gateway.records.around(answering, facts, kept)
         exchange = self._exchange = run(self._gateway, answering, facts, permit)
         try:
             exchange.start()

@@ -5,10 +5,10 @@ import { keys } from "@/shared/api/cache";
 import type { Model } from "@/shared/api/types";
 import { useI18n } from "@/shared/i18n";
 import { useOrg } from "@/shared/session";
+import { ButtonLink } from "@/shared/ui/Button";
 import { Loaded } from "@/shared/ui/Loaded";
 import { Empty, Page } from "@/shared/ui/Page";
 import { AddSample, useModels } from "@/features/models/ModelsPage";
-import { OwnModel } from "@/features/models/OwnModel";
 import { EMPTY, fromRevision } from "./form";
 import { useDeploy, useNeedsChange } from "./send";
 import { Wizard } from "./Wizard";
@@ -16,7 +16,7 @@ import { Wizard } from "./Wizard";
 /** `?model=` chooses the model; `?change=` fills the form with a deployment's needs, to change them. */
 export default function DeployPage() {
   const { t } = useI18n();
-  const { org, can } = useOrg();
+  const { org, slug, can } = useOrg();
   const models = useModels();
   const [search] = useSearchParams();
   const change = search.get("change");
@@ -25,10 +25,14 @@ export default function DeployPage() {
       <Page title={t("deploy.title")} scope={org.name} lead={t("deploy.lead")}>
         <Loaded query={models}>
           {() => (
-            <>
-              <Empty text={t("deploy.noModel")}>{can("models.write") ? <AddSample /> : null}</Empty>
-              <OwnModel />
-            </>
+            <Empty text={t("deploy.noModel")}>
+              {can("models.write") ? (
+                <div className="row">
+                  <AddSample />
+                  <ButtonLink href={`/o/${slug}/models`}>{t("import.open")}</ButtonLink>
+                </div>
+              ) : null}
+            </Empty>
           )}
         </Loaded>
       </Page>

@@ -1,3 +1,4 @@
+import { useEffect, useRef, useState } from "react";
 import { useMutation, useQuery, useQueryClient } from "@tanstack/react-query";
 import { api } from "@/shared/api/api";
 import { keys } from "@/shared/api/cache";
@@ -15,7 +16,13 @@ import { Loaded } from "@/shared/ui/Loaded";
 import { Card, Empty, Page } from "@/shared/ui/Page";
 import { Facts } from "@/shared/ui/Table";
 import { useToast } from "@/shared/ui/Toasts";
-import { OwnModel } from "./OwnModel";
+import type { ImportForm } from "./form";
+import { importApi, importKeys, type ImportDetail, OVER } from "./importApi";
+import { ImportDialog } from "./ImportDialog";
+import { ImportsCard } from "./ImportsCard";
+import { LibraryCard } from "./LibraryCard";
+import { sendParts } from "./upload";
+import { VersionActions } from "./VersionActions";
 
 export function useModels() {
   const { slug } = useOrg();
@@ -23,37 +30,76 @@ export function useModels() {
 }
 
 export default function ModelsPage() {
-  const { t } = useI18n();
+  const { t, locale } = useI18n();
   const { org, slug, can } = useOrg();
   const models = useModels();
+  const imports = useQuery({ queryKey: importKeys.imports(slug), queryFn: () => importApi.list(slug), refetchInterval: (query) => (query.state.data?.items.some((each) => !OVER.includes(each.state)) ? 2000 : false) });
+  const storage = useQuery({ queryKey: importKeys.storage(slug), queryFn: () => importApi.storage(slug) });
+  const [asking, setAsking] = useState<Partial<ImportForm> | null>(null);
+  const uploads = useUploads();
   const some = (models.data?.items.length ?? 0) > 0;
+  const write = can("models.write");
+  const used = storage.data;
   return (
     <Page
       title={t("models.title")}
       scope={org.name}
       lead={t("models.lead")}
-      actions={some && can("deployments.write") ? <ButtonLink kind="primary" href={`/o/${slug}/deploy`}>{t("overview.deployModel")}</ButtonLink> : null}
+      actions={
+        <>
+          {write ? <Button kind={some ? "plain" : "primary"} onClick={() => setAsking({})}>{t("import.open")}</Button> : null}
+          {some && can("deployments.write") ? <ButtonLink kind="primary" href={`/o/${slug}/deploy`}>{t("overview.deployModel")}</ButtonLink> : null}
+        </>
+      }
     >
-      <Loaded query={models}>
-        {({ items }) =>
-          items.length === 0 ? (
+      {asking !== null ? <ImportDialog start={asking} onClose={() => setAsking(null)} onUpload={uploads.send} /> : null}
+      <div className="stack">
+        <ImportsCard imports={imports.data?.items ?? []} sending={uploads.sending} onSend={uploads.send} onRetry={setAsking} />
+        {uploads.error !== null ? <ErrorNotice error={uploads.error} /> : null}
+        <Loaded query={models}>
+          {({ items }) => (
             <div className="stack">
-              <Empty text={t("models.empty")}>{can("models.write") ? <AddSample /> : null}</Empty>
-              <OwnModel />
+              {items.length === 0 ? <Empty text={t("models.empty")}>{write ? <AddSample /> : null}</Empty> : null}
+              {items.map((model) => <ModelCard key={model.id} model={model} />)}
+              {items.length > 0 && write && !items.some((model) => model.versions.some((version) => version.source === "sample")) ? <AddSample quiet /> : null}
+              {used && items.length > 0 ? (
+                <p className="small muted">{used.quota === null ? t("storage.used", { used: bytes(used.used, locale) }) : t("storage.of", { used: bytes(used.used, locale), quota: bytes(used.quota, locale) })}</p>
+              ) : null}
+              <LibraryCard here={new Set(items.map((model) => model.name))} onAsk={setAsking} />
             </div>
-          ) : (
-            <div className="stack">
-              {items.map((model) => (
-                <ModelCard key={model.id} model={model} />
-              ))}
-              {can("models.write") && !items.some((model) => model.versions.some((version) => version.source === "sample")) ? <AddSample quiet /> : null}
-              <OwnModel />
-            </div>
-          )
-        }
-      </Loaded>
+          )}
+        </Loaded>
+      </div>
     </Page>
   );
+}
+
+/** Uploads of this page. They end with it; what has arrived stays, and the upload goes on where it was. */
+function useUploads() {
+  const { slug } = useOrg();
+  const client = useQueryClient();
+  const [sending, setSending] = useState<ReadonlySet<string>>(new Set());
+  const [error, setError] = useState<unknown>(null);
+  const ended = useRef(new AbortController());
+  useEffect(() => {
+    const controller = new AbortController();
+    ended.current = controller;
+    return () => controller.abort();
+  }, []);
+  const send = (detail: ImportDetail, files: readonly File[]) => {
+    const { signal } = ended.current;
+    setError(null);
+    setSending((now) => new Set([...now, detail.id]));
+    void sendParts(slug, detail, files, signal)
+      .catch((reason: unknown) => {
+        if (!signal.aborted) setError(reason);
+      })
+      .finally(() => {
+        setSending((now) => new Set([...now].filter((each) => each !== detail.id)));
+        void client.invalidateQueries({ queryKey: importKeys.imports(slug) });
+      });
+  };
+  return { sending, error, send };
 }
 
 export function AddSample({ quiet = false }: { quiet?: boolean }) {
@@ -120,6 +166,8 @@ function ModelCard({ model }: { model: Model }) {
                 [t("models.version"), `v${version.number} · ${dateTime(version.created_at, locale)}`],
                 [t("models.source"), lookup(`models.source.${version.source}`) ?? version.source],
                 [t("models.licence"), version.licence || t("common.unknown")],
+                ...(version.origin ? [[t("models.origin"), version.origin] as const] : []),
+                ...(version.base !== null ? [[t("models.base"), version.base] as const] : []),
                 [t("models.usedBy"), deployments],
               ]}
             />
@@ -134,6 +182,8 @@ function ModelCard({ model }: { model: Model }) {
             />
           </div>
         ) : null}
+        {version?.notes.map((note) => <p key={note.message} className="small muted">{note.message}</p>)}
+        <VersionActions model={model} />
       </div>
     </Card>
   );

@@ -29,9 +29,11 @@ from berth.compute.providers.kubernetes.hearing import Hearing
 from berth.compute.providers.kubernetes.journal import log_lines
 from berth.compute.providers.kubernetes.kinds import CONFIG_MAP, NODE, POD
 from berth.compute.providers.kubernetes.mirror import Mirror
-from berth.compute.providers.kubernetes.observation import Sight, observed, outlived, over, stuck_for_good, why_departed
+from berth.compute.providers.kubernetes.observation import Sight, observed, over
 from berth.compute.providers.kubernetes.pod import CONTAINER, END_SECONDS, told_spec
+from berth.compute.providers.kubernetes.record import without_data
 from berth.compute.providers.kubernetes.resources import Take, take_of
+from berth.compute.providers.kubernetes.tending import Tender
 from berth.compute.providers.kubernetes.writing import Writer
 
 Json = dict[str, Any]
@@ -50,11 +52,12 @@ class ClusterProvider:
         self._client = ApiClient(credentials, cluster.name)
         self._writer = Writer(self._client, cluster)
         self._guard = Guard(self._client, cluster.namespace)
-        self._records = Mirror(self._client, CONFIG_MAP, cluster.namespace, names.OURS, slim=_without_data)
+        self._records = Mirror(self._client, CONFIG_MAP, cluster.namespace, names.OURS, slim=without_data)
         self._pods = Mirror(self._client, POD, cluster.namespace, names.OURS)
         self._nodes = Mirror(self._client, NODE, None, slim=slim_node) if _reads_nodes(cluster) else None
         self._all_pods = Mirror(self._client, POD, None, slim=_slim_pod) if cluster.see_all_pods else self._pods
         self._hearing = Hearing(self._client, cluster.namespace)
+        self._tender = Tender(self._writer, self._records, self._pods)
 
     # What there is
 
@@ -100,7 +103,7 @@ class ClusterProvider:
         self._require_room(tier, take, spec.nodes)
         try:
             record = self._writer.record(told, self._clock(), anew=record is not None)
-            self._records.put(_without_data(record))
+            self._records.put(without_data(record))
             pod = self._writer.workload(told, secret, tier, take, record)
         except Refusal as refused:
             raise _as_start_error(refused) from None
@@ -151,7 +154,7 @@ class ClusterProvider:
         now = self._clock()
         seen = []
         for sight in self._sights(records):
-            record = self._tend(sight, now) or sight.record
+            record = self._tender.tend(sight, now) or sight.record
             seen.append(observed(msgspec.structs.replace(sight, record=record), self.cluster, now))
         return sorted(seen, key=lambda replica: replica.name)
 
@@ -175,38 +178,6 @@ class ClusterProvider:
             for pod in [mine[record["metadata"]["name"]]]
         ]
 
-    def _tend(self, sight: Sight, now: float) -> Json | None:
-        """What has to be done about a replica that nobody asks anything of: its cluster does not do it.
-
-        The record, if it has changed.
-        """
-        pod, record = sight.pod, sight.record
-        gone = why_departed(sight)
-        if gone is not None:
-            return self._note_end(record, gone)
-        if pod is None:
-            return None
-        if outlived(pod, now):
-            self._writer.remove_workload(record, pod, grace=0)
-            return None
-        why = reasons.waiting(pod, None, sight.pending)
-        if why is not None and stuck_for_good(sight, why, now):
-            self._writer.remove_workload(record, pod, grace=0)
-            return self._note_end(record, why)
-        if names.FETCHES in pod["metadata"]["labels"] and reasons.condition(pod, "Ready").get("status") == "True":
-            self._pods.put(self._writer.close_to_the_store(pod) or pod)
-        taken = reasons.disrupted(pod)
-        if taken is not None and not {names.STOP_AT, names.END} & (record["metadata"].get("annotations") or {}).keys():
-            return self._note_end(record, taken)
-        return None
-
-    def _note_end(self, record: Json, why: reasons.Why) -> Json | None:
-        """Kept on the record, because the pod will be gone when somebody asks."""
-        annotated = self._writer.annotate(record, {names.END: msgspec.json.encode(why).decode()})
-        if annotated is not None:
-            self._records.put(_without_data(annotated))
-        return annotated
-
     # Ending
 
     def stop(self, replica: str, *, drain_seconds: int) -> None:
@@ -216,9 +187,11 @@ class ClusterProvider:
             return
         if pod is None and names.END in (record["metadata"].get("annotations") or {}):
             return
-        if names.STOP_AT not in (record["metadata"].get("annotations") or {}):
+        noted = record["metadata"].get("annotations") or {}
+        # What the cluster takes away by itself is no stop of ours, although we let it finish the same way.
+        if not {names.STOP_AT, names.END} & noted.keys() and (pod is None or reasons.disrupted(pod) is None):
             record = self._writer.annotate(record, {names.STOP_AT: repr(self._clock())}) or record
-            self._records.put(_without_data(record))
+            self._records.put(without_data(record))
         if pod is not None:
             running = pod.get("status", {}).get("phase") == "Running"
             ending = self._writer.remove_workload(
@@ -297,10 +270,6 @@ def _deployment(record: Json) -> str:
 
 def _reads_nodes(cluster: Cluster) -> bool:
     return any(not tier.nodes for tier in cluster.tier)
-
-
-def _without_data(record: Json) -> Json:
-    return {key: value for key, value in record.items() if key != "data"}
 
 
 def _slim_pod(pod: Json) -> Json:

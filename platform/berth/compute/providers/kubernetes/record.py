@@ -52,6 +52,11 @@ def owner_of(record: Json) -> list[Json]:
     ]
 
 
+def without_data(record: Json) -> Json:
+    """The record without the spec in it, which nothing reads and which is the most of it."""
+    return {key: value for key, value in record.items() if key != "data"}
+
+
 def without_grants(spec: LaunchSpec) -> LaunchSpec:
     """The spec as anybody may see it: what lets somebody read files is left out."""
 

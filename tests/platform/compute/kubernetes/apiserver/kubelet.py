@@ -6,54 +6,24 @@ here (images, devices, evictions, lost nodes) is scripted: `images`, `fail_next`
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import http.client
-import os
 import random
-import shutil
 import signal
 import socket
-import subprocess
-import sys
 import threading
 import time
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from tests.platform.compute.kubernetes.apiserver.api import Api
+from tests.platform.compute.kubernetes.apiserver.container import Container
 from tests.platform.compute.kubernetes.apiserver.failure import Failure
 from tests.platform.compute.kubernetes.apiserver.groups import make_groups
 from tests.platform.compute.kubernetes.apiserver.scheduler import schedule
 from tests.platform.compute.kubernetes.apiserver.store import timestamp
 
-ROOT = Path(__file__).resolve().parents[5]
 Json = dict[str, Any]
-
-
-@dataclass
-class Container:
-    """A process and where its things are."""
-
-    folder: Path
-    address: str
-    process: subprocess.Popen[bytes] | None = None
-    ready: bool = False
-    started: bool = False
-    mounts: dict[str, Path] = field(default_factory=dict)
-    variables: dict[str, str] = field(default_factory=dict)
-    term_sent: bool = False
-    reason: str | None = None  # of its end, where a script decides
-    paused: bool = False
-
-    @property
-    def log(self) -> Path:
-        return self.folder / "log"
-
-    @property
-    def last_word(self) -> Path:
-        return self.folder / "termination-log"
 
 
 class Kubelet:
@@ -133,7 +103,8 @@ class Kubelet:
             if pod["spec"].get("nodeName") == name:
                 space, called = pod["metadata"]["namespace"], pod["metadata"]["name"]
                 self.api.disrupt(space, called, "DeletionByPodGC")
-                self._end(self.containers.get(pod["metadata"]["uid"]))
+                if container := self.containers.get(pod["metadata"]["uid"]):
+                    container.end()
                 with contextlib.suppress(Failure):
                     self.api.store.remove("pods", space, called)
 
@@ -160,7 +131,7 @@ class Kubelet:
         self._ended.set()
         self._thread.join(timeout=20)
         for container in self.containers.values():
-            self._end(container)
+            container.end()
 
     # How
 
@@ -177,7 +148,7 @@ class Kubelet:
                         self._tend(pod)
             living = {pod["metadata"]["uid"] for pod in self.api.store.all("pods")}
             for uid in self.containers.keys() - living:
-                self._end(self.containers.pop(uid))
+                self.containers.pop(uid).end()
 
     def _tend(self, pod: Json) -> None:
         uid = pod["metadata"]["uid"]
@@ -216,25 +187,8 @@ class Kubelet:
         container = Container(self.folder / uid, self._address())
         self.containers[uid] = container
         spec = pod["spec"]["containers"][0]
-        container.folder.mkdir(parents=True)
-        self._mount(pod, container)
-        container.variables = {each["name"]: self._variable(pod, container, each) for each in spec["env"]}
-        arguments = [self._inside(container, text) for text in (*spec["command"], *spec.get("args", []))]
-        with container.log.open("wb") as log:
-            container.process = subprocess.Popen(
-                [sys.executable if arguments[0] == "python" else arguments[0], *arguments[1:]],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                cwd="/",
-                env={
-                    "PATH": os.environ["PATH"],
-                    "PYTHONPATH": str(ROOT / "runtime"),
-                    "BERTH_LLAMA_SERVER": "bundled",
-                    **container.variables,
-                },
-                start_new_session=True,
-            )
+        container.mount(pod, self.api, self.claims)
+        container.launch(pod)
         running = {
             "name": spec["name"],
             "ready": False,
@@ -261,46 +215,6 @@ class Kubelet:
         if self.images is not None and image not in self.images:
             return {"reason": "ImagePullBackOff", "message": f'Back-off pulling image "{image}"'}
         return None
-
-    def _mount(self, pod: Json, container: Container) -> None:
-        sources: dict[str, Path] = {}
-        for volume in pod["spec"].get("volumes") or []:
-            source = container.folder / "volumes" / volume["name"]
-            if "persistentVolumeClaim" in volume:
-                source = self.claims[volume["persistentVolumeClaim"]["claimName"]]
-            elif "secret" in volume:
-                source.mkdir(parents=True)
-                secret = self.api.store.read("secrets", pod["metadata"]["namespace"], volume["secret"]["secretName"])
-                for name, data in secret["data"].items():
-                    (source / name).write_bytes(base64.b64decode(data))
-                    (source / name).chmod(volume["secret"].get("defaultMode", 0o644))
-            else:
-                source.mkdir(parents=True)
-            sources[volume["name"]] = source
-        for mount in pod["spec"]["containers"][0].get("volumeMounts") or []:
-            container.mounts[mount["mountPath"]] = sources[mount["name"]]
-
-    def _variable(self, pod: Json, container: Container, variable: Json) -> str:
-        if "value" in variable:
-            return self._inside(container, variable["value"])
-        field = variable["valueFrom"]["fieldRef"]["fieldPath"]
-        if field == "status.podIP":
-            return container.address
-        label = field.removeprefix("metadata.labels['").removesuffix("']")
-        return str(pod["metadata"]["labels"][label])
-
-    def _inside(self, container: Container, text: str) -> str:
-        """The same for a process that sees no mounts."""
-        option, separator, path = text.partition("=") if text.startswith("--") else ("", "", text)
-        if path == "/dev/termination-log":
-            return option + separator + str(container.last_word)
-        for name, value in container.variables.items():
-            path = path.replace(f"$({name})", value)
-        for mounted, source in sorted(container.mounts.items(), key=lambda each: -len(each[0])):
-            if path == mounted or path.startswith(f"{mounted}/"):
-                path = str(source) + path.removeprefix(mounted)
-                break
-        return option + separator + path
 
     def _probe(self, pod: Json, container: Container) -> None:
         spec = pod["spec"]["containers"][0]
@@ -377,15 +291,6 @@ class Kubelet:
             address = f"{self._network}.{self._next}"
             with contextlib.suppress(OSError), socket.create_server((address, 0)):
                 return address
-
-    @staticmethod
-    def _end(container: Container | None) -> None:
-        if container is None:
-            return
-        if container.process and container.process.poll() is None:
-            container.process.kill()  # the kernel ends the engine with it
-            container.process.wait(timeout=20)
-        shutil.rmtree(container.folder, ignore_errors=True)
 
 
 def _ask(host: str, port: int, path: str) -> int:

@@ -15,6 +15,7 @@ from berth_gateway.config import Config
 from berth_gateway.contract import GatewayReport, Route, UsageEvent
 from berth_gateway.errors import Refusal, not_ready
 from berth_gateway.exchange import Exchange
+from berth_gateway.exchange_state import ExchangeState
 from berth_gateway.fan import Fan
 from berth_gateway.fast import FastExchange
 from berth_gateway.fast_path import FastPath
@@ -196,7 +197,7 @@ class Gateway:
                 code=refusal.code,
             )
 
-    def settled(self, exchange: Exchange | Fan, event: UsageEvent, *, breach: bool) -> None:
+    def settled(self, exchange: ExchangeState | Fan, event: UsageEvent, *, breach: bool) -> None:
         """The one event of a request. On disk before the last bytes of its answer go out."""
         self.spool.settle(event)
         self.gate.settle(exchange.permit, event)
@@ -210,7 +211,7 @@ class Gateway:
         if self.config.log_requests:
             self.log.request(exchange.facts.request_id, event)
 
-    def _traced(self, exchange: Exchange | Fan, trace: Trace, event: UsageEvent) -> None:
+    def _traced(self, exchange: ExchangeState | Fan, trace: Trace, event: UsageEvent) -> None:
         started = exchange.facts.started
         queued, sent = (None if at is None else at - started for at in exchange.waited)
         first = None if event.first_token_ms is None else event.first_token_ms / 1000
@@ -218,7 +219,7 @@ class Gateway:
         if self.tracing is not None:
             self.tracing.ended(trace, exchange.facts.request_id, event, times)
 
-    def dropped(self, exchange: Exchange | Fan) -> None:
+    def dropped(self, exchange: ExchangeState | Fan) -> None:
         """A request that ended before any engine saw it: it was never accepted."""
         self.records.forget(exchange.facts.event_id)
         self.gate.cancel(exchange.permit)

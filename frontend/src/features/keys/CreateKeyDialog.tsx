@@ -13,6 +13,7 @@ import { ErrorNotice, useErrorText } from "@/shared/ui/ErrorNotice";
 import { Input, Select } from "@/shared/ui/Field";
 import { wholeNumber } from "@/features/deploy/form";
 import { useDeployments } from "@/features/deployments/DeploymentsPage";
+import { networksOf } from "./networks";
 
 const DAYS = [7, 30, 90, 365] as const;
 const DAY_MS = 86_400_000;
@@ -150,7 +151,7 @@ function toBody(draft: Draft, now: number): CreateKey {
   const body: CreateKey = { name: draft.name.trim(), kind: draft.kind };
   if (draft.days !== "") body.expires_at = new Date(now + Number(draft.days) * DAY_MS).toISOString();
   if (draft.only) body.deployment_ids = [...draft.deployments];
-  const networks = draft.networks.split(/[\s,;]+/).filter((each) => each !== "");
+  const networks = networksOf(draft.networks);
   if (networks.length > 0) body.networks = networks;
   const limits: NonNullable<CreateKey["limits"]> = {};
   for (const limit of LIMITS) {

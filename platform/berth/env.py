@@ -77,6 +77,7 @@ SETTINGS: tuple[Setting, ...] = (
     ),
     Setting("BERTH_DEMO", "1", "0: do not create my-org and do not deploy the sample model on the first start."),
     Setting("BERTH_PROVIDER", "local", "Where replicas run: local (this machine) or kubernetes."),
+    Setting("BERTH_REGION", "", "Region of this machine, for organisations that say where their replicas may run."),
     Setting(
         "BERTH_CGROUP",
         "",

@@ -31,6 +31,7 @@ HUB_ENDPOINT = read("BERTH_HUB_ENDPOINT").rstrip("/")
 PUBLIC_URL = (read("BERTH_PUBLIC_URL") or f"http://127.0.0.1:{read('BERTH_PORT')}").rstrip("/")
 API_BASE = (read("BERTH_API_BASE") or f"http://127.0.0.1:{read('BERTH_GATEWAY_PORT')}/v1").rstrip("/")
 PROVIDER = read("BERTH_PROVIDER")
+REGION = read("BERTH_REGION") or None
 CGROUP = Path(read("BERTH_CGROUP")) if read("BERTH_CGROUP") else None
 KUBERNETES_FILE = read("BERTH_KUBERNETES_FILE")
 CURRENCY = read("BERTH_CURRENCY")

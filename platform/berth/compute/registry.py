@@ -22,6 +22,7 @@ def _local() -> Provider:
         python_path=(source_root,) if source_root.is_dir() else (),
         lifeline=settings.BERTH_LIFELINE,
         cgroup=settings.CGROUP,
+        region=settings.REGION,
     )
 
 

@@ -16,6 +16,8 @@ from berth.deployments import kick
 from berth.deployments.devices import Picked, pick
 from berth.deployments.line import Holder, Waiting, in_line, left_for, making_room, position
 from berth.deployments.models import OPEN, Deployment, Desired, Quota, Replica, Revision
+from berth.deployments.planning import Ground
+from berth.deployments.quotas import REGION_NOT_ALLOWED, in_region
 from berth.deployments.world import Queue
 
 OVER_QUOTA: Final = "over_quota"
@@ -39,11 +41,11 @@ class Used(msgspec.Struct, frozen=True):
     memory: int  # bytes
 
 
-def standing(row: Deployment, revision: Revision, room: int, devices: Sequence[str], *, replacing: bool) -> Standing:
+def standing(row: Deployment, revision: Revision, room: int, ground: Ground, *, replacing: bool) -> Standing:
     """`room`: bytes on the revision's tier that no replica holds. `replacing`: a replica of its own has just ended or is ending, so
     the place is still its own, unless more important ones of its owner wait."""
     line = in_line(_waiting(revision.tier))
-    places, reason = _places(row, revision, devices)
+    places, reason = _places(row, revision, ground)
     if not line:
         return Standing(room, None, places, reason)
     me = str(row.pk)
@@ -111,7 +113,7 @@ def _waiting(tier: str) -> list[Waiting]:
     rows = (
         Deployment.objects.across_orgs(_WHY)
         .filter(revision__tier=tier, desired=Desired.RUNNING)
-        .exclude(Q(waiting_since=None) | Q(reason=OVER_QUOTA))
+        .exclude(Q(waiting_since=None) | Q(reason__in=(OVER_QUOTA, REGION_NOT_ALLOWED)))
         .values_list("id", "org_id", "priority", "waiting_since", "revision__memory")
     )
     return [
@@ -158,9 +160,12 @@ def _allowed(first: Waiting, row: Deployment, revision: Revision, room: int) -> 
     return mine - given if given else None
 
 
-def _places(row: Deployment, revision: Revision, devices: Sequence[str]) -> tuple[int | None, str]:
+def _places(row: Deployment, revision: Revision, ground: Ground) -> tuple[int | None, str]:
     limits: list[tuple[int, str]] = []
+    devices = ground.devices
     quota = Quota.objects.filter(org=row.org_id).first()
+    if quota is not None and not in_region(ground.region, quota.regions):
+        return 0, REGION_NOT_ALLOWED
     if quota is not None:
         limits += [(left, OVER_QUOTA) for left in _left(quota, used_by(row.org_id), revision)]
     if devices:

@@ -17,7 +17,7 @@ SURGE: Final = 1  # replicas above the wanted number while one revision replaces
 
 SOON, NO_ROOM, IDLE, NEVER = 0.5, 3.0, 10.0, 3600.0  # seconds until the next look
 REST: Final = 3600.0  # of one that has what it wants: the sweep sees within seconds when that changes
-JUDGE: Final = 2.0  # seconds between two looks at a rollout in which nothing moves
+JUDGE: Final = 5.0  # seconds between two looks at a rollout in which nothing moves
 
 
 class Start(msgspec.Struct, frozen=True):

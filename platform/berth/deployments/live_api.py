@@ -104,10 +104,20 @@ class CapacityLimitsIn(StrictSerializer):
     memory = _most("Bytes that were planned for replicas together")
 
 
+class RegionsIn(StrictSerializer):
+    regions = serializers.ListField(
+        child=serializers.CharField(max_length=63), max_length=100, allow_null=True, help_text="null: anywhere"
+    )
+
+
 class CapacityLimitsOut(serializers.ModelSerializer[Quota]):
+    regions = serializers.ListField(
+        child=serializers.CharField(), allow_null=True, help_text="Where replicas may run; null: anywhere"
+    )
+
     class Meta:
         model = Quota
-        fields = ["replicas", "gpus", "memory"]
+        fields = ["replicas", "gpus", "memory", "regions"]
 
 
 class UsedOut(serializers.Serializer[Any]):
@@ -122,12 +132,21 @@ class CapacityOut(serializers.Serializer[Any]):
 
 
 class CapacityView(OrgView):
-    actions = {"GET": Action.DEPLOYMENTS_READ}
+    actions = {"GET": Action.DEPLOYMENTS_READ, "PATCH": Action.ORG_UPDATE}
 
     @extend_schema(operation_id="get_capacity", responses=CapacityOut)
     def get(self, request: Request, org: str) -> Response:
         """What the organisation's replicas hold, and the most they may."""
-        return Response(CapacityOut({"quota": quotas.quota_of(self.org), "used": capacity.used_by(self.org.pk)}).data)
+        return Response(self._shown())
+
+    @extend_schema(operation_id="set_regions", request=RegionsIn, responses=CapacityOut)
+    def patch(self, request: Request, org: str) -> Response:
+        """The regions in which replicas may be started from now on; what runs goes on until it is replaced."""
+        quotas.set_regions(self.org, **read_body(RegionsIn, request))
+        return Response(self._shown())
+
+    def _shown(self) -> Any:
+        return CapacityOut({"quota": quotas.quota_of(self.org), "used": capacity.used_by(self.org.pk)}).data
 
 
 class QuotaView(APIView):

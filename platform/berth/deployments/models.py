@@ -62,6 +62,9 @@ class Deployment(Limited, OrgOwned):
     min_replicas = models.PositiveIntegerField(null=True, blank=True)
     max_replicas = models.PositiveIntegerField(null=True, blank=True)
     scale_fence = models.BigIntegerField(default=0)  # of the latest scaler that was heard; an older one changes nothing
+    peaks = models.JSONField(
+        default=list, blank=True
+    )  # declared: berth.deployments.scaling.observation.Peak, as plain data
     # How requests are split while two revisions are compared; `traffic.py` reads it. {}: alike.
     traffic = models.JSONField(default=dict, blank=True)
     priority = models.SmallIntegerField(default=0)  # within its organisation: who gets room first, and who makes room
@@ -251,9 +254,39 @@ class Quota(models.Model):
     replicas = models.PositiveIntegerField(null=True, blank=True)
     gpus = models.PositiveIntegerField(null=True, blank=True)
     memory = models.PositiveBigIntegerField(null=True, blank=True)  # bytes
+    regions = models.JSONField(
+        null=True, blank=True
+    )  # names of those where replicas may run; null: anywhere; its owner sets it
 
     def __str__(self) -> str:
         return str(self.org_id)
+
+
+class ScalingLease(models.Model):
+    """The one row that says who scales. `fence` rises with every holder, so that one who was paused is not heard any more."""
+
+    fence = models.BigIntegerField(default=0)
+    holder = models.UUIDField(null=True)
+    until = models.DateTimeField(null=True)
+
+    def __str__(self) -> str:
+        return str(self.fence)
+
+
+class ScalingDecision(OrgOwned):
+    """What scaling decided and why: a row when the number or the first reason changed."""
+
+    deployment = models.ForeignKey(Deployment, on_delete=models.PROTECT, related_name="+")
+    before = models.PositiveIntegerField()
+    desired = models.PositiveIntegerField()
+    reasons = models.JSONField(default=list)  # [{"code", "text", "values"}], the one that decided first
+    figures = models.JSONField(default=dict)  # what it rests on: rate, forecast, need, capacity, head_room, ready …
+
+    class Meta:
+        indexes = [models.Index(fields=["deployment", "-id"], name="scaling_by_deployment")]
+
+    def __str__(self) -> str:
+        return f"{self.before} to {self.desired}"
 
 
 class IgnoredCorrection(models.Model):

@@ -102,6 +102,9 @@ def _after_failure(it: Situation, last: Failure) -> Decision:
 def _without_room(it: Situation) -> Decision:
     wanted, fleet, world = it.wanted, it.fleet, it.world
     needed, room = wanted.memory >> 20, max(0, world.room) >> 20
+    if fleet.spare_ready and world.places == 0:
+        message = "A quota or the number of devices leaves no place for old and new side by side: the old stops first."
+        return it.decided(State.UPDATING, "no_room_side_by_side", message, SOON)
     if fleet.spare_ready:
         message = f"There is no room to run old and new side by side ({needed} MiB needed, {room} MiB free): the old stops first."
         return it.decided(State.UPDATING, "no_room_side_by_side", message, SOON)
@@ -113,6 +116,11 @@ def _without_room(it: Situation) -> Decision:
         reason = "over_quota"
         message = (
             "The organisation's quota is used up. It starts by itself when another deployment gives something back."
+        )
+    elif world.places == 0 and world.places_reason == "region_not_allowed":
+        reason = "region_not_allowed"
+        message = (
+            "Its hardware is in no region that the organisation allows any more. Deploy it anew, or allow the region."
         )
     elif world.places == 0:
         message = "All devices of this tier are in use. It starts by itself when another deployment gives one back."

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any
+from uuid import UUID
 
 import msgspec
 from django.conf import settings
@@ -15,6 +16,7 @@ from berth.compute.registry import default_provider
 from berth.deployments.corrections import factors
 from berth.deployments.launching import memory_limit
 from berth.deployments.models import Revision
+from berth.deployments.quotas import REGION_NOT_ALLOWED, allowed_regions, in_region, region_sentence
 from berth.planner.anywhere import losses_of, read_demand, read_fixed, station_here, what_it_takes
 from berth.planner.market import Station
 from berth.planner.needs import BadNeeds, Needs, Pins, read_needs, read_pins
@@ -32,6 +34,13 @@ class Room(msgspec.Struct, frozen=True):
 
     usable: int
     free: int
+
+
+class Ground(msgspec.Struct, frozen=True):
+    """What else counts about a tier when a replica is to be placed."""
+
+    region: str | None = None
+    devices: tuple[str, ...] = ()  # ids, where the provider leaves it to us which replica gets which
 
 
 class NoPlan(ApiError):
@@ -71,12 +80,17 @@ def tier_of(offer: Offer) -> Tier:
     )
 
 
-def tiers(provider: Provider) -> list[Tier]:
-    """Raises ApiError (503) when the provider does not answer."""
+def tiers(provider: Provider, org_id: UUID) -> list[Tier]:
+    """Those in regions that the organisation allows. Raises ApiError: 503 when the provider does not answer, 422 when all are elsewhere."""
     try:
-        return [tier_of(offer) for offer in provider.offers()]
+        offers = provider.offers()
     except ProviderError as error:
         raise ApiError("provider_unavailable", f"Nothing can be planned just now: {error}", status=503) from None
+    regions = allowed_regions(org_id)
+    found = [tier_of(offer) for offer in offers if in_region(offer.region, regions)]
+    if offers and not found:
+        raise ApiError(REGION_NOT_ALLOWED, region_sentence(regions), status=422)
+    return found
 
 
 def make_plan(
@@ -88,7 +102,7 @@ def make_plan(
         model_facts(version.facts),
         [plan_artefact(artefact) for artefact in artefacts],
         needs,
-        tiers(provider or default_provider()),
+        tiers(provider or default_provider(), version.org_id),
         pins,
         replicas=replicas,
         licence=version.licence,
@@ -166,9 +180,12 @@ def wishes_json(wishes: Needs | Pins) -> dict[str, Any]:
     return plain
 
 
-def devices_on(offers: Sequence[Offer], revision: Revision) -> tuple[str, ...]:
-    """Ids of the devices of the revision's tier, where the provider leaves it to us which replica gets which."""
-    return next((tuple(each.id for each in offer.devices) for offer in offers if offer.key == revision.tier), ())
+def ground_on(offers: Sequence[Offer], revision: Revision) -> Ground:
+    """Where the revision's tier is, and its devices."""
+    for offer in offers:
+        if offer.key == revision.tier:
+            return Ground(offer.region, tuple(each.id for each in offer.devices))
+    return Ground()
 
 
 def room_on(offers: Sequence[Offer], revision: Revision) -> Room:

@@ -17,11 +17,11 @@ from berth.compute.provider import NoCapacity, ObservedReplica, Provider, Provid
 from berth.deployments import lease
 from berth.deployments.activity import last_request_at
 from berth.deployments.course import compare, move, traffic_of
-from berth.deployments.decision import Decision, Start, Stop
+from berth.deployments.decision import JUDGE, Decision, Start, Stop
 from berth.deployments.history import record
 from berth.deployments.launching import launch_spec
-from berth.deployments.models import Deployment, Desired, Replica
-from berth.deployments.planning import devices_on, room_on
+from berth.deployments.models import Deployment, Desired, Replica, Rollout, Status
+from berth.deployments.planning import ground_on, room_on
 from berth.deployments.rollouts import open_rollout
 from berth.deployments.secrets import replica_secret
 from berth.deployments.states import State
@@ -64,7 +64,7 @@ def _look(deployment: Deployment, provider: Provider, clock: Clock) -> datetime:
         raise ValueError("a deployment without a revision")
     observed = {replica.name: replica for replica in provider.observe(str(deployment.pk))}
     offers = provider.offers()
-    room, devices = room_on(offers, revision), devices_on(offers, revision)
+    room, ground = room_on(offers, revision), ground_on(offers, revision)
     rollout = open_rollout(deployment)
     compared = compare(deployment, rollout)
     asked = last_request_at(deployment, clock()) if deployment.sleep_after_seconds is not None else None
@@ -81,25 +81,32 @@ def _look(deployment: Deployment, provider: Provider, clock: Clock) -> datetime:
         replicas = list(living(row))
         seen = list(observed.values())
         wanted = wanted_of(row, revision, rollout)
-        wanted, world = look(row, revision, wanted, replicas, seen, room, now, asked, devices)
+        wanted, world = look(row, revision, wanted, replicas, seen, room, now, asked, ground)
         if rollout is not None and row.desired == Desired.RUNNING and move(row, rollout, wanted, world, compared, now):
             announce("routes")
             return now  # another revision or another share is wanted: look again with that
         decision = step(wanted, world)
         if _starts_new(decision):
             _one_at_a_time()
-            wanted, world = look(row, revision, wanted, replicas, seen, room, now, asked, devices)
+            wanted, world = look(row, revision, wanted, replicas, seen, room, now, asked, ground)
             decision = step(wanted, world)
         write_traffic(row, traffic_of(row, rollout, wanted, replicas))
         revisions = {each.number: each for each in (revision, rollout.base if rollout else None) if each}
-        write_down(row, revisions, replicas, observed, world, decision, now, devices)
+        write_down(row, revisions, replicas, observed, world, decision, now, ground.devices)
         write_wait(row, revision, world, decision, now)
     deployment.state = row.state
     failed = _act(deployment, decision, provider, clock)
     _forget(deployment, observed, provider)
     if failed is not None:
         return clock() + failed
-    return datetime.fromtimestamp(decision.check_at, UTC)
+    check_at = datetime.fromtimestamp(decision.check_at, UTC)
+    return min(check_at, now + timedelta(seconds=JUDGE)) if _is_judged(row, rollout) else check_at
+
+
+def _is_judged(row: Deployment, rollout: Rollout | None) -> bool:
+    """Whether time alone can change something about its rollout."""
+    going_on = rollout is not None and rollout.status in (Status.PROGRESSING, Status.WATCHING)
+    return going_on and row.desired == Desired.RUNNING and row.state != State.ASLEEP
 
 
 def _starts_new(decision: Decision) -> bool:

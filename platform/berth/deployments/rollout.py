@@ -111,6 +111,8 @@ def judge(course: Course, now: float) -> Verdict:
         back = _broken(course) or worse(course.old, course.new, course.margins)
         if back is not None:
             return back
+    if course.new_wanted == 0:  # it sleeps: nothing is known about the new revision
+        return _STAY
     if course.full:
         return _finishing(course, now)
     if course.strategy is Strategy.SHADOW:

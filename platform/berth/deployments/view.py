@@ -13,7 +13,7 @@ from berth.compute.provider import ObservedReplica
 from berth.deployments.capacity import standing
 from berth.deployments.course import beside_base
 from berth.deployments.models import Deployment, Replica, Revision, Rollout
-from berth.deployments.planning import Room
+from berth.deployments.planning import Ground, Room
 from berth.deployments.replicas import wanted_replicas
 from berth.deployments.rollouts import numbers_alike
 from berth.deployments.world import Base, Ended, Failure, Life, Merged, Row, Seen, Sight, Want, Wanted, World, merge
@@ -71,11 +71,11 @@ def look(
     observed: Sequence[ObservedReplica],
     room: Room,
     now: datetime,
-    last_request_at: float | None = None,
-    devices: Sequence[str] = (),
+    last_request_at: float | None,
+    ground: Ground,
 ) -> tuple[Wanted, World]:
     """The world as it is at `now`, and what is wanted as far as it is allowed there. Failures that were just seen are
-    counted in. `devices`: ids of the GPUs of the revision's tier."""
+    counted in."""
     merged = merge([_row(row) for row in rows], [sight_of(each) for each in observed], now.timestamp())
     base_failures, base_last = _base_failures(deployment, wanted, merged, now)
     failures, last = _failures(deployment, wanted, merged, now)
@@ -85,8 +85,8 @@ def look(
     place = standing(
         deployment,
         revision,
-        _BY_DEVICES if devices else unheld,
-        devices,
+        _BY_DEVICES if ground.devices else unheld,
+        ground,
         replacing=bool(merged.ended) or any(_goes(each, wanted) for each in merged.seen),
     )
     world = World(

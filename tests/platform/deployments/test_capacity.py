@@ -12,8 +12,9 @@ from berth.compute.provider import Device
 from berth.compute.providers.fake import FakeProvider
 from berth.deployments import replicas
 from berth.deployments.models import Deployment, Quota, Replica, Revision, State
-from berth.deployments.services import delete, update
+from berth.deployments.services import delete, deploy, update
 from berth.orgs.models import Organisation
+from berth.web.errors import ApiError
 from tests import make
 from tests.platform.deployments.conftest import Clock
 from tests.platform.deployments.looks import look, queued, row, settle
@@ -152,3 +153,36 @@ def test_scaling_asks_within_the_bounds_and_only_the_youngest_scaler_is_heard(
     assert not any(each.alive for each in provider.observe_all())
     assert ask(deployment.pk, 1, fence=6, reason="load") == 1
     settle(row(deployment), provider, clock, State.READY)
+
+
+def test_replicas_are_started_only_in_regions_that_the_organisation_allows(
+    provider: FakeProvider, clock: Clock
+) -> None:
+    owner = make.member(make.org(), "owner")
+    address = f"/api/v1/orgs/{owner.org.slug}/capacity"
+    assert (
+        make.client(make.member(owner.org, "admin").user)
+        .patch(address, {"regions": []}, "application/json")
+        .status_code
+        == 403
+    )
+    answer = make.client(owner.user).patch(address, {"regions": ["eu-north"]}, "application/json")
+    assert answer.json()["quota"]["regions"] == ["eu-north"]
+    files = make.artefact(make.version(make.model(owner.org, "small")))
+    for region in (None, "us-east"):
+        provider.region = region
+        with pytest.raises(ApiError) as refused:
+            deploy(owner.org, owner.user, version=files.version, provider=provider)
+        assert refused.value.code == "region_not_allowed"
+        assert "(eu-north)" in refused.value.message
+    provider.region = "eu-north"
+    made = deploy(owner.org, owner.user, version=files.version, provider=provider)
+    settle(made, provider, clock, State.READY)
+    make.client(owner.user).patch(address, {"regions": ["us-east"]}, "application/json")
+    look(made, provider, clock)
+    assert row(made).state == State.READY  # what runs goes on
+    provider.vanish(f"{made.pk}-1-0-1")
+    look(made, provider, clock)
+    assert (row(made).state, row(made).reason) == (State.QUEUED, "region_not_allowed")
+    make.client(owner.user).patch(address, {"regions": None}, "application/json")
+    settle(made, provider, clock, State.READY)

@@ -113,6 +113,12 @@ def test_a_canary_that_took_all_steps_is_done_when_the_old_are_gone() -> None:
     assert judge(course(step=2, old_alive=0), NOW).next is Next.COMPLETE
 
 
+def test_what_sleeps_proves_nothing() -> None:
+    for strategy in Strategy:
+        asleep = course(strategy=strategy, new_wanted=0, new_ready=0, old_alive=0, step_since=None)
+        assert judge(asleep, NOW).next is Next.STAY
+
+
 def test_a_shadow_waits_for_somebody() -> None:
     assert judge(course(strategy=Strategy.SHADOW, steps=()), NOW).next is Next.STAY
     assert judge(course(strategy=Strategy.SHADOW, steps=(), step=1, old_alive=0), NOW).next is Next.WATCH

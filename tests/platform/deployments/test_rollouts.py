@@ -11,7 +11,7 @@ import pytest
 from berth.compute.launch import Phase
 from berth.compute.providers.fake import FakeProvider
 from berth.deployments import rollouts
-from berth.deployments.decision import CRASH_LOOP_AFTER
+from berth.deployments.decision import CRASH_LOOP_AFTER, JUDGE
 from berth.deployments.models import Deployment, Event, Replica, Rollout, State, Status
 from berth.deployments.services import update
 from berth.web.errors import Conflict, NotFound
@@ -92,6 +92,8 @@ def test_an_update_is_watched_and_then_becomes_the_good_one(
     go(deployment, provider, clock)
     assert (row(deployment).state, latest(deployment).status) == (State.READY, Status.WATCHING)
     assert alive(provider, deployment) == ["2-0-1"]
+    look(deployment, provider, clock)
+    assert row(deployment).check_at <= clock() + timedelta(seconds=JUDGE)  # somebody looks at it while it is watched
     wait(deployment, provider, clock, latest(deployment).hold_seconds)
     assert latest(deployment).status == Status.COMPLETED
     stable = row(deployment).stable

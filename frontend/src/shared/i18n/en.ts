@@ -444,6 +444,7 @@ export const en = {
   "cause.rollout_paused": "The rollout is on hold: both revisions stay as they are.",
   "cause.preempted": "Deployments of higher priority need the room. It starts by itself when there is room again.",
   "cause.over_quota": "The organisation's quota is used up. Stop another deployment, or ask your operator for more.",
+  "cause.region_not_allowed": "Its hardware is in no region that the organisation allows any more. Deploy it anew, or allow the region.",
   "cause.more_errors": "More requests failed with the new revision than with the one before.",
   "cause.slower": "First tokens took longer with the new revision than with the one before.",
   "cause.by_hand": "Somebody rolled it back.",

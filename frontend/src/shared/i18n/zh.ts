@@ -445,6 +445,7 @@ export const zh: Record<Key, Message> = {
   "cause.rollout_paused": "发布已暂停：两个修订版保持现状。",
   "cause.preempted": "优先级更高的部署需要资源。有空闲资源后会自动启动。",
   "cause.over_quota": "组织的配额已用完。请停止其他部署，或请运维人员提高配额。",
+  "cause.region_not_allowed": "其硬件所在区域已不在组织允许的范围内。请重新部署，或允许该区域。",
   "cause.more_errors": "新修订版失败的请求比之前的多。",
   "cause.slower": "新修订版的首 token 比之前的慢。",
   "cause.by_hand": "有人手动回滚。",

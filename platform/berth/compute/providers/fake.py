@@ -40,6 +40,7 @@ class FakeProvider:
         self.automatic = automatic
         self.memory_bytes = memory_bytes
         self.devices: tuple[Device, ...] = ()
+        self.region: str | None = None
         self.unavailable = False  # when true, every call raises ProviderUnavailable
         self.full = False  # when true, starts raise NoCapacity
         self.specs: dict[str, LaunchSpec] = {}
@@ -61,6 +62,7 @@ class FakeProvider:
                 self._free(),
                 memory_bandwidth=20 * _GIB,
                 devices=self.devices,
+                region=self.region,
             )
         ]
 

@@ -40,7 +40,7 @@ def discover(environ: Mapping[str, str]) -> tuple[Gpu, ...]:
     return tuple(sorted(_visible(found, environ.get("CUDA_VISIBLE_DEVICES")), key=lambda gpu: gpu.id))
 
 
-def gpu_offers(gpus: Iterable[Gpu], taken: Collection[str], cores: int) -> Iterator[Offer]:
+def gpu_offers(gpus: Iterable[Gpu], taken: Collection[str], cores: int, region: str | None) -> Iterator[Offer]:
     """One for each kind of GPU, of which a replica gets whole devices. `taken`: ids of those that replicas use now."""
     kinds: dict[tuple[str, int], list[Gpu]] = defaultdict(list)
     for gpu in gpus:
@@ -56,6 +56,7 @@ def gpu_offers(gpus: Iterable[Gpu], taken: Collection[str], cores: int) -> Itera
             gpu=model,
             gpus=len(alike),
             free_gpus=len(free),
+            region=region,
             devices=tuple(Device(gpu.id, gpu.memory_bytes) for gpu in alike),
         )
 

@@ -61,10 +61,12 @@ class LocalProvider:
         price_per_hour: Decimal | None = None,
         environ: Mapping[str, str] = os.environ,
         cgroup: Path | None = None,
+        region: str | None = None,
     ) -> None:
         """`python` with `python_path` finds the runtime; `lifeline`, where it exists, bounds the life of every replica; `cgroup` is a
         control group of our own, in which replicas are limited."""
         self._environ = environ
+        self._region = region
         self._cgroups = Cgroups.at(cgroup)
         self._root = home / "replicas"
         self._python = python
@@ -76,7 +78,7 @@ class LocalProvider:
 
     def offers(self) -> list[Offer]:
         return [
-            *gpu_offers(discover(self._environ), self._devices_in_use(), machine.cores()),
+            *gpu_offers(discover(self._environ), self._devices_in_use(), machine.cores(), self._region),
             Offer(
                 key=TIER,
                 kind=HardwareKind.CPU,
@@ -85,6 +87,7 @@ class LocalProvider:
                 free_memory_bytes=machine.free_memory(),
                 memory_bandwidth=machine.memory_bandwidth(),
                 price_per_hour=self._price,
+                region=self._region,
             ),
         ]
 

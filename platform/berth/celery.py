@@ -22,6 +22,7 @@ app.conf.beat_schedule = {
     "watch budgets": {"task": "berth.billing.tasks.watch_budgets", "schedule": 2.0, "options": {"expires": 5}},
     "close months": {"task": "berth.billing.tasks.close", "schedule": 3600.0, "options": {"expires": 3600}},
     "sweep deployments": {"task": "berth.deployments.tasks.sweep", "schedule": 2.0, "options": {"expires": 5}},
+    "scale deployments": {"task": "berth.deployments.tasks.scale", "schedule": 2.0, "options": {"expires": 5}},
     "check plans": {"task": "berth.deployments.tasks.check_plans", "schedule": 60.0, "options": {"expires": 60}},
     "wake what is asked for": {"task": "berth.deployments.tasks.wake", "schedule": 0.5, "options": {"expires": 5}},
     "make artefacts": {"task": "berth.catalog.conversion.tasks.convert", "schedule": 2.0, "options": {"expires": 5}},

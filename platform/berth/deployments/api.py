@@ -10,7 +10,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from berth.compute.registry import default_provider
-from berth.deployments import live_api, proposals, rollout_api, selectors, services
+from berth.deployments import live_api, proposals, rollout_api, scaling_api, selectors, services
 from berth.deployments.models import Deployment
 from berth.deployments.plan_serializers import PlanIn, ProposalOut, SurveyIn, SurveyOut
 from berth.deployments.serializers import (
@@ -187,4 +187,5 @@ urlpatterns = [
     path(f"{_ONE}/logs", LogsView.as_view()),
     *rollout_api.urlpatterns,
     *live_api.urlpatterns,
+    *scaling_api.urlpatterns,
 ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from typing import Any
-from uuid import UUID
+from uuid import UUID, uuid4
 
 from celery.signals import worker_ready
 from django.utils import timezone
@@ -12,7 +12,7 @@ from django.utils import timezone
 from berth.celery import app
 from berth.compute.provider import ProviderError, ProviderUnavailable
 from berth.compute.registry import default_provider
-from berth.deployments import kick, sweep, waking
+from berth.deployments import kick, scaling_lease, scaling_pass, sweep, waking
 from berth.deployments.checks import check_plans
 from berth.deployments.reconcile import reconcile as look
 from berth.outbox.valkey import UNAVAILABLE
@@ -43,6 +43,18 @@ def wake_asked() -> None:
         waking.wake_those_asked_for()
     except UNAVAILABLE as error:
         log.warning("wake_deferred", extra={"reason": type(error).__name__})
+
+
+@app.task(name="berth.deployments.tasks.scale")
+def scale() -> None:
+    """By the clock. One worker at a time; while the load is not known, the numbers stay as they are."""
+    holder = uuid4()
+    try:
+        scaling_pass.scale_all(holder, timezone.now())
+    except UNAVAILABLE as error:
+        log.warning("scaling_deferred", extra={"reason": type(error).__name__})
+    finally:
+        scaling_lease.release(holder)
 
 
 @app.task(name="berth.deployments.tasks.check_plans")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from math import ceil
+from math import ceil, floor
 from typing import Final
 
 import msgspec
@@ -17,11 +17,12 @@ from berth.deployments.scaling.measured import Rate, rate_of
 from berth.deployments.scaling.observation import Observation
 from berth.deployments.scaling.state import Coming, State
 
-SPREAD: Final = 1.5  # of a request's work: mean square over mean
 BAND: Final = 0.06  # a replica goes only if the others could do so much more than is needed
+WIDE: Final = 0.25
 EASE: Final = 0.02  # of a replica that may be missing before another one is asked for
 DRAIN: Final = 12.0  # seconds in which a backlog is to be gone once the replicas for it are ready
-MOST_SURGE: Final = 4.0  # times what the rate alone needs
+MOST_SURGE: Final = 3.0  # times what the rate alone needs
+JUMP: Final = 1.1  # times what is prepared for: more that comes suddenly does not wait for the forecast
 WITHIN: Final = 2.0  # times the planned concurrency may be within a replica at once; more waits at the gateway
 
 
@@ -29,7 +30,6 @@ class Load(msgspec.Struct, frozen=True):
     """What a decision rests on."""
 
     outlook: Outlook
-    head_room: float
     rate: Rate | None
     backlog: Backlog
     concurrency: int | None
@@ -57,7 +57,7 @@ def decide(observation: Observation, state: State) -> tuple[Decision, State]:
         forecast=level(state),
         rate=load.outlook.rate,
         capacity=None if load.rate is None else load.rate.alone,
-        head_room=load.head_room,
+        head_room=_room(load.rate, desired, level(state)),
     )
     return decision, msgspec.structs.replace(state, desired=desired, coming=coming)
 
@@ -68,6 +68,11 @@ def count_for(observation: Observation, state: State, rate: Rate, expected: floa
     if policy.head_room is not None:
         return ceil(rate.replicas(expected * policy.head_room) - EASE)
     return best_count(state.surprises, rate, expected, 1.0 - policy.goals.share, max(1.0, policy.most_head_room))
+
+
+def _room(rate: Rate | None, count: int, prepared: float) -> float:
+    """What so many can do, times what is prepared for."""
+    return rate.work(count) / prepared if rate is not None and prepared > 0 and count > 0 else 1.0
 
 
 def rate_for(observation: Observation, state: State) -> Rate | None:
@@ -84,9 +89,8 @@ def residence(state: State) -> float | None:
 
 def _load(observation: Observation, state: State) -> Load:
     policy = observation.policy
-    head_room = policy.head_room or 1.0
     growth = state.pattern.growth(observation.now, observation.cold_start) if policy.daily else 1.0
-    found = outlook(state.history, observation.cold_start, growth, SPREAD, head_room)
+    found = outlook(state.history, observation.cold_start, growth, state.dispersion, level(state) * JUMP)
     rate = rate_for(observation, state)
     limit = _concurrency(observation, rate, state)
     backlog = Backlog(0.0, 0.0)
@@ -97,7 +101,7 @@ def _load(observation: Observation, state: State) -> Load:
         backlog = foresee(
             observation.queued + inside, now_rate, observation.ready, rate.full, starts, observation.cold_start
         )
-    return Load(found, head_room, rate, backlog, limit)
+    return Load(found, rate, backlog, limit)
 
 
 def _concurrency(observation: Observation, rate: Rate | None, state: State) -> int | None:
@@ -120,10 +124,14 @@ def _wanted(observation: Observation, state: State, load: Load) -> tuple[float, 
     prepared = level(state)
     need = rate.replicas(max(found.expected, found.jump))
     count = count_for(observation, state, rate, prepared)
-    keep = count_for(observation, state, rate, prepared * (1.0 + BAND))
+    # Few replicas are kept by rounding; many by a band, so that small waves do not move them.
+    keep = max(
+        count_for(observation, state, rate, prepared * (1.0 + BAND)),
+        floor(rate.replicas(prepared * (1.0 + WIDE))),
+    )
     if state.history.span < LEARNING:
         keep = max(keep, state.desired)  # nothing is known yet that would say otherwise
-    reasons = [_by_rate(found.expected, load.head_room, need, count)]
+    reasons = [_by_rate(prepared, need, count)]
     if found.jump:
         reasons.insert(0, _by_jump(found.jump, count))
     now_rate = found.jump or found.rate
@@ -138,10 +146,10 @@ def _wanted(observation: Observation, state: State, load: Load) -> tuple[float, 
 
 
 def _with_floors(
-    observation: Observation, rate: Rate, need: float, count: int, keep: int, reasons: list[Reason]
+    observation: Observation, rate: Rate | None, need: float, count: int, keep: int, reasons: list[Reason]
 ) -> tuple[float, int, int, list[Reason]]:
     replicas, announced = declared(observation.policy.peaks, observation.now, 1.1 * observation.cold_start + 10.0)
-    floor = max(replicas, ceil(rate.replicas(announced) - EASE))
+    floor = max(replicas, ceil(rate.replicas(announced) - EASE) if rate is not None else 0)
     if floor > count:
         count = floor
         reasons.insert(0, Reason("peak", f"A declared peak asks for {floor}.", {"replicas": floor}))
@@ -154,10 +162,10 @@ def _without_capacity(observation: Observation, state: State) -> tuple[float, in
     planned = observation.capacity.concurrency
     busy = observation.in_flight + observation.queued
     count = ceil(busy / planned) if planned else state.desired + (1 if waiting > 0 and not observation.starting else 0)
-    floor = max(1 if busy else 0, declared(observation.policy.peaks, observation.now, observation.cold_start)[0])
-    count = max(count, floor)
+    count = max(count, 1 if busy else 0)
     text = "What a replica can do is not known yet."
-    return float(count), count, state.desired, [Reason("unknown_capacity", text, {"waiting": waiting})]
+    reasons = [Reason("unknown_capacity", text, {"waiting": waiting})]
+    return _with_floors(observation, None, float(count), count, state.desired, reasons)
 
 
 def _bounded(observation: Observation, state: State, desired: int, reasons: list[Reason]) -> int:
@@ -203,9 +211,9 @@ def _held(desired: int, wanted: int) -> Reason:
     )
 
 
-def _by_rate(expected: float, head_room: float, need: float, count: int) -> Reason:
-    text = f"{expected:.2f} requests a second are expected; with {100 * (head_room - 1):.0f} % head-room that takes {count}."
-    return Reason("forecast", text, {"expected": expected, "head_room": head_room, "need": need})
+def _by_rate(prepared: float, need: float, count: int) -> Reason:
+    text = f"{prepared:.2f} requests a second are to be prepared for: that takes {count}."
+    return Reason("forecast", text, {"prepared": prepared, "need": need})
 
 
 def _by_jump(jump: float, count: int) -> Reason:

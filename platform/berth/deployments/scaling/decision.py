@@ -20,7 +20,7 @@ class Decision(msgspec.Struct, frozen=True):
         int | None
     )  # requests that a replica should get at once at most; others wait at the gateway. None: not known
     need: float  # replicas that the load needs at the forecast, before rounding and holding
-    forecast: float  # requests a second, when a replica that is asked for now is ready
+    forecast: float  # requests a second that it is prepared for: the most that was foreseen lately
     rate: float  # requests a second now
     capacity: float | None  # requests a second of one replica, as used
-    head_room: float  # factor on the forecast, as used
+    head_room: float  # what `desired` replicas can do, times the forecast

@@ -13,7 +13,7 @@ SURE: Final = 3.0  # standard deviations from which on more is no chance
 LASTING: Final = 180.0
 _LEVEL, _BEFORE = 60.0, 180.0
 _MOST_TREND: Final = 0.5
-DAMP: Final = 0.5  # growth seldom goes on as it was
+DAMP: Final = 0.25  # growth seldom goes on as it was
 
 
 class Outlook(msgspec.Struct, frozen=True):
@@ -23,16 +23,18 @@ class Outlook(msgspec.Struct, frozen=True):
     jump: float  # what came suddenly, if it is more than could be expected; else 0
 
 
-def outlook(history: History, ahead: float, growth: float, spread: float, head_room: float) -> Outlook:
-    """`growth`: as the time of day tells; `spread`: of a request's work, mean square over mean."""
+def outlook(history: History, ahead: float, growth: float, spread: float, prepared: float) -> Outlook:
+    """`growth`: as the time of day tells; `spread`: variance over mean of what comes; `prepared`: only more is a jump."""
     level = history.rate(_LEVEL)
     expected = (level + _trend(history, level, ahead, spread)) * growth
-    return Outlook(level, expected, min(expected, history.rate(LASTING)), _jump(history, expected * head_room, spread))
+    return Outlook(
+        level, expected, min(expected, history.rate(LASTING)), _jump(history, max(expected, prepared), spread)
+    )
 
 
 def _trend(history: History, level: float, ahead: float, spread: float) -> float:
     """Growth that both the last minutes and the last half minute show, beyond chance."""
-    if history.span < 1.5 * _LEVEL:
+    if history.span < 300.0:
         return 0.0
     reach = min(_BEFORE, history.span)
     before = history.rate_between(reach, _LEVEL)

@@ -16,8 +16,7 @@ from berth.deployments.scaling.measured import Rate
 LEAST, STEP, BUCKETS = 0.9, 1.06, 64  # ratios from 0.9 to 35
 MEMORY: Final = 4 * 3_600.0  # seconds after which a comparison counts 1/e
 PRIOR: Final = ((1.0, 200.0), (1.1, 12.0))  # believed before anything was seen: ratio, weight
-KNEE: Final = 1.12  # times its capacity a replica still answers most requests in time
-MISS: Final = 0.06  # missing the whole allowance of late requests is worth so much more capacity
+MISS: Final = 0.04  # missing the whole allowance of late requests is worth so much more capacity
 
 
 class Surprises(msgspec.Struct, frozen=True):
@@ -55,12 +54,14 @@ def best_count(surprises: Surprises, rate: Rate, expected: float, allowance: flo
     `allowance`: the share of requests that may be late; `most`: times `expected` beyond which nothing is bought."""
     if expected <= 0:
         return 0
-    least = rate.replicas(expected / KNEE)
+    least = rate.replicas(expected)
     last = max(ceil(least), ceil(rate.replicas(expected * most) - 1e-6))
     price = MISS / max(allowance, 1e-4)
     best, best_cost = 0, float("inf")
-    for count in range(max(1, ceil(least - 1e-6)), last + 1):
-        cost = count / least + price * surprises.above(KNEE * rate.work(count) / expected)
+    for count in range(max(1, int(0.8 * least)), last + 1):
+        if rate.edge(count) < expected and count < last:
+            continue
+        cost = count / least + price * surprises.above(rate.edge(count) / expected)
         if cost < best_cost - 1e-9:
             best, best_cost = count, cost
     return best

@@ -74,6 +74,6 @@ def _thinned(times: tuple[float, ...], sums: tuple[float, ...]) -> History:
 
 
 def noise(rate: float, window: float, spread: float = 1.0) -> float:
-    """The standard deviation of a rate counted over `window` seconds, of arrivals that are independent of each other. `spread`: of a
-    request's work, mean square over mean."""
+    """The standard deviation of a rate counted over `window` seconds, `spread`: variance over mean of
+    what comes, 1 for arrivals that are independent of each other."""
     return sqrt(max(rate, 0.0) * spread / window) if window > 0 else 0.0

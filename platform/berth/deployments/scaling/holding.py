@@ -10,7 +10,7 @@ from berth.deployments.scaling.forecast import Outlook
 from berth.deployments.scaling.observation import Observation
 from berth.deployments.scaling.state import Hold, State
 
-LEARNING: Final = 90.0  # seconds after the first call in which nothing is taken away
+LEARNING: Final = 300.0  # seconds after the first call in which nothing is taken away
 BRIEF: Final = 0.35  # of the stabilisation, for what has not lasted yet
 PANIC_HOLD: Final = 60.0  # seconds for which a jump is prepared for
 LONGEST_PATIENCE: Final = 4.0

@@ -84,6 +84,11 @@ class Rate(msgspec.Struct, frozen=True):
         """Work a second of so many."""
         return float(count * self.pooled - (self.pooled - self.alone) * count**0.5)
 
+    def edge(self, count: int) -> float:
+        """Work a second from which on many requests are late: half way, as ratios go, from what is done within the goals to what is done
+        when all are full. A short stretch just above the first harms few."""
+        return float((self.work(count) * self.full * count) ** 0.5)
+
     def replicas(self, load: float) -> float:
         """That do `load`, as a fraction. n replicas do n*pooled - (pooled - alone)*sqrt(n): of many, one is always free."""
         if load <= 0:

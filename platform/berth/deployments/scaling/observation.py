@@ -50,7 +50,7 @@ class Policy(msgspec.Struct, frozen=True):
     goals: Goals = Goals()
     head_room: float | None = None  # factor on the forecast; None: learned from how bursty the traffic is
     most_head_room: float = 2.0  # what is learned buys no more than this
-    stabilisation: float = 300.0  # seconds for which a lower need must have held before a replica goes
+    stabilisation: float = 400.0  # seconds for which a lower need must have held before a replica goes
     daily: bool = True  # learn the daily pattern
 
 

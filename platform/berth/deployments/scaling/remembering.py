@@ -14,6 +14,7 @@ from berth.deployments.scaling.state import Awaited, Coming, Counters, Mix, Stat
 
 COMPARE: Final = 10.0  # seconds between two forecasts that are compared later
 _MIX, _FLIGHT = 300.0, 45.0  # seconds in which what was forgets to 1/e
+_HABIT, _MOST_DISPERSION = 0.06, 40.0
 _LEAST_RATE: Final = 0.02  # requests a second below which surprises mean nothing
 
 
@@ -103,13 +104,24 @@ def learned(observation: Observation, state: State, counters: Counters, decision
             awaited.append(each)
         elif age < 10.0 * COMPARE:
             came = state.history.rate_between(age + COMPARE, max(0.0, age - COMPARE))
-            sure = max(0.0, came - noise(came, 2.0 * COMPARE))
+            sure = max(0.0, came - noise(came, 2.0 * COMPARE, state.dispersion))
             if came > _LEAST_RATE and each.rate > 0:
                 surprises = surprises.with_ratio(sure / each.rate, came, min(elapsed, COMPARE * 2.0))
             elif came > _LEAST_RATE:
                 surprises = surprises.with_ratio(1e3, came, COMPARE)
+    state = _dispersed(state, elapsed)
     if state.history.span >= 60.0:
         awaited.append(Awaited(observation.now + observation.cold_start, decision.forecast))
     return msgspec.structs.replace(
         state, awaited=tuple(awaited[-64:]), surprises=surprises, compared_at=observation.now
     )
+
+
+def _dispersed(state: State, elapsed: float) -> State:
+    """How much two neighbouring stretches of ten seconds differ, against what chance alone would do. One jump is not a habit."""
+    rate, last = state.history.rate(COMPARE), state.last_rate
+    dispersion = state.dispersion
+    if last is not None and elapsed < 2.0 * COMPARE and rate + last > 0.2:
+        ratio = (rate - last) ** 2 * COMPARE / (rate + last)
+        dispersion += _HABIT * (min(ratio, _MOST_DISPERSION) - dispersion)
+    return msgspec.structs.replace(state, dispersion=max(1.0, dispersion), last_rate=rate)

@@ -1,0 +1,158 @@
+"""One look at all deployments that may be scaled: what gateways see and the plan become an observation, the decision is carried out
+and written down."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any, Final
+from uuid import UUID
+
+import msgspec
+from django.db.models import Count, Q, QuerySet
+
+from berth.deployments.autoscale import autoscale
+from berth.deployments.models import Deployment, Desired, Replica, Revision, ScalingDecision, State
+from berth.deployments.outlook import usual
+from berth.deployments.replicas import bounds_of, set_desired_replicas, wanted_replicas
+from berth.deployments.scaling.decision import Decision
+from berth.deployments.scaling.observation import Capacity, Goals, Observation, Peak, Policy
+from berth.deployments.scaling_lease import claim
+from berth.deployments.scaling_load import all_loads, counters_of, summed
+from berth.deployments.scaling_memory import Memory, recall, remember
+from berth_gateway.contract import DeploymentLoad
+
+log = logging.getLogger(__name__)
+
+KEPT: Final = 200  # decisions of a deployment
+SHARE: Final = 0.75  # of a replica's slots that may be busy on average, so that few requests wait for one
+
+
+def scale_all(holder: UUID, now: datetime) -> int | None:
+    """How many deployments were looked at. None: another scaler holds the lease. Raises one of UNAVAILABLE: nothing is scaled while
+    nobody knows the load."""
+    fence = claim(holder, now)
+    if fence is None:
+        return None
+    loads = all_loads()
+    count = 0
+    for deployment in scalable():
+        scale(deployment, loads.get(str(deployment.pk), {}), fence, now)
+        count += 1
+    return count
+
+
+def scalable() -> QuerySet[Deployment]:
+    """Running, with a least and a most that differ."""
+    rows = Deployment.objects.across_orgs("scaling looks after the deployments of all organisations")
+    alive = Q(replicas__ended_at=None, replicas__retired_at=None)
+    return (
+        rows.filter(desired=Desired.RUNNING)
+        .exclude(revision=None)
+        .exclude(min_replicas=None, max_replicas=None)
+        .exclude(state=State.FAILED)
+        .select_related("revision__artefact")
+        .annotate(
+            ready=Count("replicas", filter=alive & Q(replicas__phase="ready")),
+            alive=Count("replicas", filter=alive),
+        )
+        .order_by("pk")
+    )
+
+
+def scale(deployment: Deployment, loads: Mapping[str, DeploymentLoad], fence: int, now: datetime) -> Decision | None:
+    """None: a younger scaler has spoken, or its bounds leave no choice."""
+    revision = deployment.revision
+    if revision is None:
+        return None
+    bounds = bounds_of(deployment, revision)
+    if bounds.least >= bounds.most:
+        return None
+    memory = recall(deployment.pk)
+    if memory.fence > fence:
+        return None
+    tally = summed(memory.tally, loads, now.timestamp())
+    observation = observe(deployment, revision, memory, counters_of(tally), tally.in_flight, tally.queued, now)
+    decision, state = autoscale(observation, memory.state)
+    before = wanted_replicas(deployment, revision)
+    reason = decision.reasons[0].code if decision.reasons else ""
+    held = set_desired_replicas(
+        deployment.pk, decision.desired, fence=fence, reason=reason, data={"need": round(decision.need, 2)}
+    )
+    if held is None:
+        return None
+    if held != before or reason != memory.reason:
+        write_down(deployment, before, held, decision, observation)
+    remember(deployment.pk, Memory(fence, tally, msgspec.structs.replace(state, desired=held), reason))
+    return decision
+
+
+def observe(
+    deployment: Deployment,
+    revision: Revision,
+    memory: Memory,
+    counters: Mapping[str, Any],
+    in_flight: int,
+    queued: int,
+    now: datetime,
+) -> Observation:
+    """Sleeping is the reconciler's: scaling never asks for less than one replica."""
+    bounds = bounds_of(deployment, revision)
+    ready, alive = _replicas(deployment)
+    speed = revision.needs.get("tokens_per_second") if isinstance(revision.needs, dict) else None
+    return Observation(
+        now=now.timestamp(),
+        ready=ready,
+        starting=max(0, alive - ready),
+        in_flight=float(in_flight),
+        queued=float(queued),
+        policy=Policy(
+            least=max(1, bounds.least),
+            most=bounds.most,
+            peaks=tuple(msgspec.convert(deployment.peaks, list[Peak])),
+            goals=Goals(first_token_seconds=None, token_seconds=1.0 / speed if speed else None),
+        ),
+        capacity=Capacity(concurrency=max(1.0, SHARE * revision.slots)),
+        cold_start=max(1.0, sum(usual(revision).seconds.values())),
+        **counters,
+    )
+
+
+def _replicas(deployment: Deployment) -> tuple[int, int]:
+    found: Any = deployment  # annotated by `scalable`
+    if hasattr(found, "ready"):
+        return int(found.ready), int(found.alive)
+    rows = Replica.objects.for_org(deployment.org_id).filter(deployment=deployment, ended_at=None, retired_at=None)
+    return rows.filter(phase="ready").count(), rows.count()
+
+
+def write_down(deployment: Deployment, before: int, after: int, decision: Decision, observation: Observation) -> None:
+    """A row, and no more rows than are looked at."""
+    rows = ScalingDecision.objects.for_org(deployment.org_id)
+    rows.create(
+        org_id=deployment.org_id,
+        deployment=deployment,
+        before=before,
+        desired=after,
+        reasons=[msgspec.to_builtins(each) for each in decision.reasons],
+        figures=figures_of(decision, observation),
+    )
+    old = rows.filter(deployment=deployment).order_by("-id").values_list("id", flat=True)[KEPT : KEPT + 50]
+    rows.filter(pk__in=list(old)).delete()
+
+
+def figures_of(decision: Decision, observation: Observation) -> dict[str, float | int | None]:
+    """Requests a second; replicas; requests."""
+    return {
+        "rate": round(decision.rate, 4),
+        "forecast": round(decision.forecast, 4),
+        "need": round(decision.need, 3),
+        "capacity": None if decision.capacity is None else round(decision.capacity, 4),
+        "head_room": round(decision.head_room, 3),
+        "ready": observation.ready,
+        "starting": observation.starting,
+        "in_flight": int(observation.in_flight),
+        "queued": int(observation.queued),
+        "cold_start_seconds": round(observation.cold_start, 1),
+    }

@@ -246,6 +246,7 @@ def test_files_are_for_their_owner_only(tmp_path: Path) -> None:
 LIMITS = Limits(prompt=100, completion=50)
 
 
+@pytest.mark.threat("B4")
 @pytest.mark.parametrize(
     ("final", "running", "chunks", "counts", "by", "breach"),
     [

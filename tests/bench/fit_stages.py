@@ -88,8 +88,9 @@ STAGES = (
         "llamacpp", ("llamacpp", "llamacpp_2024", "llamacpp_vulkan"), SPEED,
         _of("llamacpp", "weights_efficiency.gddr weights_efficiency.hbm clock_bytes weights_efficiency.apple weights_efficiency.amd-gddr"
             " weights_efficiency.unified weights_efficiency.cpu weights_efficiency.cpu-arm weights_efficiency.cpu-server-ampere"
-            " weights_efficiency.cpu-small weights_efficiency.cpu-old weights_efficiency.cpu-riscv decode_mfu.apple-unpacked kv_efficiency"
+            " weights_efficiency.cpu-small weights_efficiency.cpu-old weights_efficiency.cpu-riscv decode_mfu.apple-kquant kv_efficiency"
             " layer_us split_us")
+        + _of("llamacpp_2024", "layer_us")
         + _of("llamacpp_vulkan", "weights_efficiency.gddr weights_efficiency.amd-gddr weights_efficiency.intel-gddr layer_us"),
     ),
     Stage(
@@ -100,8 +101,8 @@ STAGES = (
     ),
     Stage(
         "llamacpp_prefill", ("llamacpp", "llamacpp_2024"), PREFILL,
-        _of("llamacpp", "prefill_mfu.hbm prefill_mfu.gddr prefill_mfu.apple prefill_layer_us attention_mfu.gddr split_prefill")
-        + _of("llamacpp_2024", "unpacks"),
+        _of("llamacpp", "prefill_mfu.hbm prefill_mfu.gddr prefill_mfu.apple prefill_mfu.apple-kquant prefill_layer_us attention_mfu.gddr split_prefill")
+        + _of("llamacpp_2024", "unpacks.gddr unpacks.hbm"),
     ),
     Stage(
         "tensorrt_llm_mlperf", ("tensorrt_llm",), ("mlperf_offline_output_tok_s",),

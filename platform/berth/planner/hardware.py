@@ -144,7 +144,8 @@ def _contained(text: str) -> set[str]:
 
 
 def _read(row: Mapping[str, str]) -> Gpu:
-    rates = {kind: float(row[kind]) * 1e12 for kind in ("fp16", "fp8", "int8", "fp4") if float(row[kind]) > 0}
+    held = float(row.get("sustained") or 1.0)  # of the peak clock, where the power limit leaves much less under load
+    rates = {kind: float(row[kind]) * held * 1e12 for kind in ("fp16", "fp8", "int8", "fp4") if float(row[kind]) > 0}
     return Gpu(
         key=row["key"],
         vendor=row["vendor"],

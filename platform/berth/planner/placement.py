@@ -48,7 +48,7 @@ class Placement(msgspec.Struct, frozen=True, dict=True):
     @once
     def _kinds(self) -> tuple[str, ...]:
         gpu, scheme = self.gpu, self.scheme
-        return _kinds(gpu.key, gpu.kind, gpu.vendor, gpu.capability, gpu.halved, scheme.unpacked, self.compute)
+        return _kinds(gpu.key, gpu.kind, gpu.vendor, gpu.capability, gpu.halved, scheme.packing, self.compute)
 
     @once
     def _values(self) -> Callable[[str], float]:
@@ -81,12 +81,11 @@ class Placement(msgspec.Struct, frozen=True, dict=True):
 
 @lru_cache(maxsize=4096)
 def _kinds(
-    key: str, kind: str, vendor: str, capability: float, halved: bool, unpacked: bool, compute: str
+    key: str, kind: str, vendor: str, capability: float, halved: bool, packing: tuple[str, ...], compute: str
 ) -> tuple[str, ...]:
     """What coefficients may depend on, the most particular first: "hbm-cc9", "gddr-unpacked", "intel-gddr", "fp8"."""
     suffixes = [vendor] if vendor != "nvidia" else []
-    if unpacked:
-        suffixes.append("unpacked")
+    suffixes += packing
     if capability:
         suffixes.append(f"cc{capability:g}")
     if vendor == "nvidia" and not halved:
@@ -96,7 +95,7 @@ def _kinds(
     def named(stem: str) -> tuple[str, ...]:
         return (*(f"{stem}-{suffix}" for suffix in suffixes), stem)
 
-    return (*named(key), *named(kind), *(("unpacked",) if unpacked else ()), compute)
+    return (*named(key), *named(kind), *packing, compute)
 
 
 def group_token_bytes(group: AttentionGroup, kv_bits: int) -> float:

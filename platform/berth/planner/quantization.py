@@ -26,6 +26,15 @@ class Scheme(msgspec.Struct, frozen=True):
     kv_bits: int = 16  # of the cache, where the checkpoint or the recipe says so
 
     @property
+    def packing(self) -> tuple[str, ...]:
+        """How weights are packed, the most particular first. K-quants and I-quants take more arithmetic to unpack than the older forms."""
+        if not self.unpacked:
+            return ()
+        return (
+            ("kquant", "unpacked") if self.gguf and ("_K" in self.gguf or self.gguf.startswith("IQ")) else ("unpacked",)
+        )
+
+    @property
     def routed_bits(self) -> float:
         return self.expert_bits or self.linear_bits
 

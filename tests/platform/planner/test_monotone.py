@@ -101,7 +101,7 @@ def changed(demand: Demand, names: tuple[str, ...], factor: float) -> Demand:
 
 @pytest.mark.parametrize("name", ALL)
 @given(model=st.sampled_from(MODELS), demand=demands, factor=st.floats(1, 4))
-@settings(max_examples=6, deadline=None)
+@settings(max_examples=4, deadline=None)
 def test_one_harder_need_never_gets_cheaper(name: str, model: str, demand: Demand, factor: float) -> None:
     never_cheaper(planned(model, demand), planned(model, changed(demand, (name,), factor)))
 
@@ -118,7 +118,7 @@ def test_one_harder_need_never_gets_cheaper(name: str, model: str, demand: Deman
     names=("longer replies",),
     factor=1.0,
 )
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 def test_harder_needs_together_never_get_cheaper(
     model: str, demand: Demand, names: tuple[str, ...], factor: float
 ) -> None:
@@ -139,7 +139,7 @@ def test_harder_needs_together_never_get_cheaper(
     field=st.sampled_from(["engines", "tiers", "regions", "licences"]),
     data=st.data(),
 )
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=8, deadline=None)
 def test_allowing_less_never_gets_cheaper(
     model: str, demand: Demand, allowed: dict[str, set[str]], field: str, data: Any
 ) -> None:
@@ -153,7 +153,7 @@ def test_allowing_less_never_gets_cheaper(
 
 
 @given(model=st.sampled_from(MODELS), demand=demands, some=st.sets(st.sampled_from(FEATURES)), data=st.data())
-@settings(max_examples=6, deadline=None)
+@settings(max_examples=4, deadline=None)
 def test_asking_for_more_features_never_gets_cheaper(model: str, demand: Demand, some: set[str], data: Any) -> None:
     more = some | data.draw(st.sets(st.sampled_from(FEATURES)))
     few, many = (msgspec.structs.replace(demand, features=tuple(sorted(each))) for each in (some, more))
@@ -167,7 +167,7 @@ def test_asking_for_more_features_never_gets_cheaper(model: str, demand: Demand,
     ceiling=st.decimals(Decimal("0.000001"), Decimal(40), places=6),
     factor=st.integers(1, 10),
 )
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=8, deadline=None)
 def test_a_lower_ceiling_never_gets_cheaper_and_a_higher_one_never_dearer(
     model: str, demand: Demand, field: str, ceiling: Decimal, factor: int
 ) -> None:

@@ -1,4 +1,4 @@
-"""Promises of the survey for any demand: it fits, it divides, it is supported, and asking for more never gets cheaper."""
+"""Promises of the survey for any demand: it fits, it divides, it is supported."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from berth.planner.remedies import pin_costs, remedies
 from berth.planner.report import as_plain, lines
 from berth.planner.survey import Fixed, Survey, survey
 
-quick = settings(max_examples=15, deadline=None)
+quick = settings(max_examples=8, deadline=None)
 SMALL = tuple(
     each for each in stations() if each.key in ("cpu-48", "t4", "l4", "a10g", "rtx-4090", "h100", "mi300x", "b200")
 )
@@ -95,32 +95,6 @@ def test_the_same_question_has_the_same_answer(name: str, demand: Demand) -> Non
     once, again = survey(model, demand, market=SMALL), survey(model, demand, market=tuple(reversed(SMALL)))
     assert [one.option.label for one in once.fits] == [one.option.label for one in again.fits]
     assert (once.chosen and once.chosen.per_hour) == (again.chosen and again.chosen.per_hour)
-
-
-@pytest.mark.parametrize(
-    "more",
-    [
-        lambda d: {"users": d.users * 2},
-        lambda d: {"tokens_per_second": (d.tokens_per_second or 1) * 1.5},
-        lambda d: {"ttft_ms": (d.ttft_ms or 10_000) / 2},
-        lambda d: {"quality": "best"},
-        lambda d: {"context_length": 2 * d.context(1 << 20)},
-        lambda d: {"spare_replicas": 1},
-        lambda d: {"features": ("lora",)},
-    ],
-    ids=["users", "speed", "first token", "quality", "context", "spare", "feature"],
-)
-@given(name=models, demand=demands)
-@settings(max_examples=8, deadline=None)
-def test_asking_for_more_never_gets_cheaper(more: Any, name: str, demand: Demand) -> None:
-    before = planned(name, demand).chosen
-    after = planned(name, msgspec.structs.replace(demand, **more(demand))).chosen
-    if after is None:
-        return
-    assert before is not None
-    assert before.per_hour is not None
-    assert after.per_hour is not None
-    assert after.per_hour >= before.per_hour
 
 
 @given(

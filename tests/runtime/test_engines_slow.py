@@ -67,7 +67,7 @@ def onnx(safetensors: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module", params=["vllm", "onnxruntime", "reference"])
 def agent(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Agent]:
     folder = tmp_path_factory.mktemp("replica")
-    common = {"engine": request.param, "start_deadline_seconds": 900, "threads": 2}
+    common = {"engine": request.param, "start_deadline_seconds": 900, "threads": 1, "drain_seconds": 600}
     if request.param == "vllm":
         _need("vllm")
         files = folder_files(request.getfixturevalue("safetensors"))

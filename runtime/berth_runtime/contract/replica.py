@@ -11,7 +11,7 @@ from typing import Any, Final
 from berth_runtime.engines.engine import Capabilities, Engine
 from berth_runtime.spec import EngineMetrics, LaunchSpec
 
-_SECONDS: Final = 120.0
+_SECONDS: Final = 600.0  # only ends what would hang
 
 
 class Broken(Exception):

@@ -9,9 +9,11 @@ from functools import cache
 from pathlib import Path
 from typing import ClassVar
 
+from berth_runtime.cage import Limits
 from berth_runtime.config import REFERENCE_PYTHON, read
 from berth_runtime.engines.served import ServedLibrary
 from berth_runtime.failure import Failure
+from berth_runtime.prepare import work_folder
 from berth_runtime.spec import LaunchSpec
 
 
@@ -33,7 +35,13 @@ class Reference(ServedLibrary):
             "HF_HUB_DISABLE_TELEMETRY": "1",
             "DO_NOT_TRACK": "1",
         }
-        return super().environment(spec) | quiet | {"USE_TORCH": "1", "TRANSFORMERS_VERBOSITY": "error"}
+        work = str(work_folder(spec))
+        own = {"USE_TORCH": "1", "TRANSFORMERS_VERBOSITY": "error", "HOME": work, "TMPDIR": work}
+        return super().environment(spec) | quiet | own
+
+    def limits(self, spec: LaunchSpec) -> Limits:
+        """Some of its packages do not load without a place for temporary files."""
+        return Limits(data_bytes=spec.memory_limit, file_bytes=1 << 20)
 
     def python(self) -> str:
         wish = read(REFERENCE_PYTHON)

@@ -122,8 +122,14 @@ class Vllm(GatedEngine):
         }
         if not spec.gpus:
             gib = max((spec.kv_cache_bytes or _GIB) // _GIB, 1)
-            own |= {"VLLM_CPU_KVCACHE_SPACE": str(gib), "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
-            own |= {"TORCHDYNAMO_DISABLE": "1"}  # else the first request for probabilities waits for a C++ compiler
+            own |= {
+                "VLLM_CPU_KVCACHE_SPACE": str(gib),
+                "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+                "TORCHDYNAMO_DISABLE": "1",  # else the first request for probabilities waits for a C++ compiler
+                # Threads that wait sleep: spinning takes the core from the one that is waited for.
+                "OMP_WAIT_POLICY": "PASSIVE",
+                "KMP_BLOCKTIME": "0",
+            }
         return self.base_environment(spec) | own
 
     def metrics(self, text: str) -> EngineMetrics:

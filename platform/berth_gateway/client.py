@@ -294,7 +294,10 @@ class Client(Outgoing):
         wire = self._wire
         if wire is None:
             return
-        wire.write(reply)
+        try:
+            wire.write(reply)
+        except (RuntimeError, OSError):
+            return  # it is closing; that it is gone will be told
         self._state, self._since, self._head = _HEAD, now, None
         if self._buffer or self._paused:
             self._finish(close=False)

@@ -130,7 +130,10 @@ class FastPath:
         for upstream, message in asks:
             wire = upstream.wire
             if wire is not None:
-                wire.write(message)
+                try:
+                    wire.write(message)
+                except (RuntimeError, OSError):
+                    continue  # it is closing; that it is gone will be told, and the request then tries another
         if replies:
             now = self.now()
             for client, reply, _ in replies:

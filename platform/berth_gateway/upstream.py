@@ -269,9 +269,9 @@ class Upstream:
 
     def lost(self) -> None:
         """The connection is gone."""
+        self.wire = None
         if self.fast is not None:
             self.fast.become()
-        self.wire = None
         self._gateway.finishing.pop(self, None)
         asker, self._asker, self.short_cut, self.express = self._asker, None, None, None
         if asker is None:

@@ -131,14 +131,14 @@ def peak_megabytes(pid: int) -> float:
     return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM")) / 1024
 
 
-def drive(load: Path, port: int, case: Case, seconds: float) -> dict[str, Any]:
+def drive(load: Path, target: str, port: int, case: Case, seconds: float) -> dict[str, Any]:
     what = [str(port), KEY, "bench", case.prompt, str(case.connections), str(seconds), str(case.chunks)]
     done = subprocess.run(
         ["taskset", "-c", "1", str(load), *what], capture_output=True, text=True, check=True, timeout=seconds + 120
     )
     found: dict[str, Any] = json.loads(done.stdout)
     if found["bad"] or not found["good"]:
-        sys.exit(f"{case.name}: {found['bad']} bad answers. {done.stderr[:600]}")
+        sys.exit(f"{case.name} through {target}: {found['bad']} bad answers. {done.stderr[:600]}")
     return found
 
 
@@ -149,7 +149,7 @@ def measure(load: Path, targets: dict[str, tuple[int, int]], rounds: int, second
         for case in CASES:
             for name, (port, pid) in targets.items():
                 before = cpu_seconds(pid) if pid else 0.0
-                row = drive(load, port, case, 0.3 if turn < 0 else seconds)
+                row = drive(load, name, port, case, 0.3 if turn < 0 else seconds)
                 spent = (cpu_seconds(pid) if pid else 0.0) - before
                 units = row["chunks"] if case.chunks else row["good"]
                 if turn >= 0:  # the first turn only warms up

@@ -11,6 +11,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from berth.catalog import import_api, selectors, services
+from berth.catalog.conversion.shown import QualityOut
 from berth.catalog.models import Artefact, Model, ModelVersion
 from berth.catalog.uses import uses_of
 from berth.orgs.idempotency import idempotent
@@ -32,10 +33,11 @@ class AdapterOut(serializers.Serializer[Any]):
 
 class ArtefactOut(serializers.ModelSerializer[Artefact]):
     adapter = serializers.SerializerMethodField(help_text="Of a LoRA adapter; null for a whole model")
+    quality = QualityOut(allow_null=True, help_text="Of what a conversion made; null: it came in as it is")
 
     class Meta:
         model = Artefact
-        fields = ["id", "format", "quantization", "size", "engines", "adapter"]
+        fields = ["id", "format", "quantization", "size", "engines", "adapter", "quality"]
 
     @extend_schema_field(AdapterOut(allow_null=True))
     def get_adapter(self, artefact: Artefact) -> dict[str, Any] | None:

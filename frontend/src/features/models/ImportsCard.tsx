@@ -81,7 +81,6 @@ function Trouble({ run, onRetry }: { run: Import; onRetry: Props["onRetry"] }) {
   const text = useErrorText();
   const told = text(new ApiError(run.code, run.message, 422, run.params));
   const choices = Array.isArray(run.params["choices"]) ? run.params["choices"].filter((each): each is string => typeof each === "string") : [];
-  const repository = typeof run.params["repository"] === "string" ? run.params["repository"] : "";
   if (run.state !== "failed") return <p className="small muted">{`${told} ${t("import.again")}`}</p>;
   return (
     <Notice tone="danger" role="alert">
@@ -91,7 +90,7 @@ function Trouble({ run, onRetry }: { run: Import; onRetry: Props["onRetry"] }) {
           <p>{t("import.choose")}</p>
           <div className="row">
             {choices.map((file) => (
-              <Button key={file} size="small" aria-label={t("import.take", { file })} onClick={() => onRetry({ source: run.source, name: run.name, repository, files: file })}>{file}</Button>
+              <Button key={file} size="small" aria-label={t("import.take", { file })} onClick={() => onRetry({ ...run.request, source: run.source, name: run.name, files: file })}>{file}</Button>
             ))}
           </div>
         </div>

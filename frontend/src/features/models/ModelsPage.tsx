@@ -4,7 +4,7 @@ import { api } from "@/shared/api/api";
 import { keys } from "@/shared/api/cache";
 import type { Model, ModelVersion } from "@/shared/api/types";
 import { useIdempotencyKey } from "@/shared/api/useIdempotencyKey";
-import { bytes, compact } from "@/shared/format/number";
+import { bytes, compact, share } from "@/shared/format/number";
 import { dateTime } from "@/shared/format/time";
 import { useI18n } from "@/shared/i18n";
 import { usePolling } from "@/shared/live/LiveProvider";
@@ -21,6 +21,7 @@ import { importApi, importKeys, type ImportDetail, OVER } from "./importApi";
 import { ImportDialog } from "./ImportDialog";
 import { ImportsCard } from "./ImportsCard";
 import { LibraryCard } from "./LibraryCard";
+import { Conversions } from "./Conversions";
 import { sendParts } from "./upload";
 import { VersionActions } from "./VersionActions";
 
@@ -178,11 +179,13 @@ function ModelCard({ model }: { model: Model }) {
                 [t("models.context"), known(facts?.context_length, (n) => t("models.contextTokens", { n }))],
                 [t("models.chat"), t(facts?.has_chat_template === false ? "models.chat.no" : "models.chat.yes")],
                 [t("models.artefacts"), version.artefacts.map((each) => `${each.quantization} (${each.format.toUpperCase()}, ${bytes(each.size, locale)})`).join(" · ") || t("common.none")],
+                ...version.artefacts.flatMap((each) => (each.quality === null ? [] : [[each.quantization, t("conversion.quality", { share: share(each.quality.agreement, locale), reference: each.quality.reference })] as const])),
               ]}
             />
           </div>
         ) : null}
         {version?.notes.map((note) => <p key={note.message} className="small muted">{note.message}</p>)}
+        {version ? <Conversions model={model.name} version={version} /> : null}
         <VersionActions model={model} />
       </div>
     </Card>

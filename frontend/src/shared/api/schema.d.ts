@@ -315,7 +315,8 @@ export interface paths {
         delete?: never;
         options?: never;
         head?: never;
-        patch?: never;
+        /** @description The regions in which replicas may be started from now on; what runs goes on until it is replaced. */
+        patch: operations["set_regions"];
         trace?: never;
     };
     "/api/v1/orgs/{org}/conversions": {
@@ -583,6 +584,57 @@ export interface paths {
         /** @description Newest first: how each revision took over, and how that ended. */
         get: operations["list_rollouts"];
         put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/orgs/{org}/deployments/{name}/scaling": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** @description How many replicas there are to be, and why. */
+        get: operations["get_deployment_scaling"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/orgs/{org}/deployments/{name}/scaling/decisions": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** @description Newest first: each change of the number, or of the reason for it. */
+        get: operations["list_scaling_decisions"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/orgs/{org}/deployments/{name}/scaling/peaks": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        /** @description Declares all peaks anew. Replicas are ready when a peak starts; the bounds still hold. */
+        put: operations["set_deployment_peaks"];
         post?: never;
         delete?: never;
         options?: never;
@@ -1387,6 +1439,8 @@ export interface components {
             engines: string[];
             /** @description Of a LoRA adapter; null for a whole model */
             readonly adapter: components["schemas"]["AdapterOut"] | null;
+            /** @description Of what a conversion made; null: it came in as it is */
+            quality: components["schemas"]["QualityOut"] | null;
         };
         /** @description The base of every request body. Nested ones are strict too; the error names the path, as in `needs.context_length`. */
         BudgetChangeInRequest: {
@@ -1463,6 +1517,8 @@ export interface components {
             gpus?: number | null;
             /** Format: int64 */
             memory?: number | null;
+            /** @description Where replicas may run; null: anywhere */
+            regions: string[] | null;
         };
         CapacityOut: {
             quota: components["schemas"]["CapacityLimitsOut"];
@@ -1736,6 +1792,8 @@ export interface components {
             /** @description Cursor of the next page */
             next: string | null;
         };
+        /** @enum {string} */
+        EveryEnum: "day" | "once" | "week";
         EvidenceOut: {
             requests: number;
             failed: number;
@@ -2343,6 +2401,36 @@ export interface components {
         };
         /** @enum {string} */
         OutcomeEnum: "ok" | "client_closed" | "upstream_error" | "rejected" | "timeout" | "interrupted";
+        /** @description The base of every request body. Nested ones are strict too; the error names the path, as in `needs.context_length`. */
+        PeakInRequest: {
+            /**
+             * Format: date-time
+             * @description Of the first time
+             */
+            start: string;
+            /** Format: date-time */
+            end: string;
+            /** @default once */
+            every: components["schemas"]["EveryEnum"];
+            replicas?: number | null;
+            /** Format: double */
+            requests_per_second?: number | null;
+        };
+        PeakOut: {
+            /** Format: date-time */
+            readonly start: string;
+            /** Format: date-time */
+            readonly end: string;
+            every: components["schemas"]["EveryEnum"];
+            replicas: number | null;
+            /** Format: double */
+            requests_per_second: number | null;
+        };
+        /** @description The base of every request body. Nested ones are strict too; the error names the path, as in `needs.context_length`. */
+        PeaksInRequest: {
+            /** @description At most 50 */
+            peaks: components["schemas"]["PeakInRequest"][];
+        };
         /** @enum {string} */
         PeriodEnum: "day" | "month" | "total";
         /** @enum {string} */
@@ -2623,6 +2711,11 @@ export interface components {
             /** @description Cursor of the next page */
             next: string | null;
         };
+        /** @description The base of every request body. Nested ones are strict too; the error names the path, as in `needs.context_length`. */
+        RegionsInRequest: {
+            /** @description null: anywhere */
+            regions: string[] | null;
+        };
         RejectedOut: {
             code: string;
             message: string;
@@ -2748,6 +2841,75 @@ export interface components {
             before: number;
             after: number;
             reason: string;
+        };
+        ScalingDecisionOut: {
+            /** Format: uuid */
+            readonly id: string;
+            /** Format: date-time */
+            readonly created_at: string;
+            readonly before: number;
+            readonly desired: number;
+            /** @description The one that decided first */
+            reasons: components["schemas"]["ScalingReasonOut"][];
+            figures: components["schemas"]["ScalingFiguresOut"];
+        };
+        /** @description One page of a list. */
+        ScalingDecisionPage: {
+            items: components["schemas"]["ScalingDecisionOut"][];
+            /** @description Cursor of the next page */
+            next: string | null;
+        };
+        /** @description Requests a second, replicas, requests. */
+        ScalingFiguresOut: {
+            /**
+             * Format: double
+             * @description Requests a second over the last minute
+             */
+            rate: number;
+            /**
+             * Format: double
+             * @description Requests a second that it is prepared for
+             */
+            forecast: number;
+            /**
+             * Format: double
+             * @description Replicas that the forecast needs, before rounding and head-room
+             */
+            need: number;
+            /**
+             * Format: double
+             * @description Requests a second of one replica; null: not known yet
+             */
+            capacity: number | null;
+            /**
+             * Format: double
+             * @description What the chosen number can do, times the forecast
+             */
+            head_room: number;
+            ready: number;
+            starting: number;
+            in_flight: number;
+            queued: number;
+            /** Format: double */
+            cold_start_seconds: number;
+        };
+        ScalingOut: {
+            /** @description false: the least and the most are the same number */
+            automatic: boolean;
+            least: number;
+            most: number;
+            desired: number;
+            peaks: components["schemas"]["PeakOut"][];
+            /** @description null: nothing was decided yet */
+            latest: components["schemas"]["ScalingDecisionOut"] | null;
+        };
+        ScalingReasonOut: {
+            /** @description forecast, jump, backlog, peak, held, least, most, unknown_capacity */
+            code: string;
+            text: string;
+            values: {
+                [key: string]: number;
+            };
         };
         /** @enum {string} */
         ScopeEnum: "org" | "deployment" | "key" | "member";
@@ -4030,6 +4192,50 @@ export interface operations {
             };
         };
     };
+    set_regions: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                org: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["RegionsInRequest"];
+            };
+        };
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["CapacityOut"];
+                };
+            };
+            /** @description Error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": {
+                        error: {
+                            code: string;
+                            message: string;
+                            params: {
+                                [key: string]: unknown;
+                            };
+                            field: string | null;
+                            request_id: string;
+                        };
+                    };
+                };
+            };
+        };
+    };
     list_conversions: {
         parameters: {
             query?: {
@@ -4791,6 +4997,138 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["RolloutPage"];
+                };
+            };
+            /** @description Error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": {
+                        error: {
+                            code: string;
+                            message: string;
+                            params: {
+                                [key: string]: unknown;
+                            };
+                            field: string | null;
+                            request_id: string;
+                        };
+                    };
+                };
+            };
+        };
+    };
+    get_deployment_scaling: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                name: string;
+                org: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ScalingOut"];
+                };
+            };
+            /** @description Error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": {
+                        error: {
+                            code: string;
+                            message: string;
+                            params: {
+                                [key: string]: unknown;
+                            };
+                            field: string | null;
+                            request_id: string;
+                        };
+                    };
+                };
+            };
+        };
+    };
+    list_scaling_decisions: {
+        parameters: {
+            query?: {
+                /** @description `next` of the page before */
+                cursor?: string;
+                /** @description Items on a page, 50 if absent */
+                limit?: number;
+            };
+            header?: never;
+            path: {
+                name: string;
+                org: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ScalingDecisionPage"];
+                };
+            };
+            /** @description Error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": {
+                        error: {
+                            code: string;
+                            message: string;
+                            params: {
+                                [key: string]: unknown;
+                            };
+                            field: string | null;
+                            request_id: string;
+                        };
+                    };
+                };
+            };
+        };
+    };
+    set_deployment_peaks: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                name: string;
+                org: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["PeaksInRequest"];
+            };
+        };
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ScalingOut"];
                 };
             };
             /** @description Error */

@@ -16,6 +16,12 @@ export function compact(value: number | null | undefined, locale: Locale): strin
   return new Intl.NumberFormat(tag, { notation: "compact", maximumFractionDigits: 1 }).format(value);
 }
 
+/** 0.934 as 93%: shares that were measured are not known better. */
+export function share(value: number | null | undefined, locale: Locale): string {
+  if (value === null || value === undefined) return UNKNOWN;
+  return new Intl.NumberFormat(TAG[locale], { style: "percent", maximumFractionDigits: 0 }).format(value);
+}
+
 /** Three significant digits: a speed or an estimate is not known better. */
 export function rough(value: number | null | undefined, locale: Locale): string {
   if (value === null || value === undefined) return UNKNOWN;

@@ -1,5 +1,8 @@
+import { enConversions } from "./en.conversions";
+
 /** Words of imports and the library. */
 export const enModels = {
+  ...enConversions,
   "import.open": "Import a model",
   "import.title": "Import a model",
   "import.from": "Where from",

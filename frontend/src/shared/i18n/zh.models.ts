@@ -1,7 +1,10 @@
+import { zhConversions } from "./zh.conversions";
+
 /** 导入与模型库的文字。 */
 import type { enModels } from "./en.models";
 
 export const zhModels: Record<keyof typeof enModels, string> = {
+  ...zhConversions,
   "import.open": "导入模型",
   "import.title": "导入模型",
   "import.from": "来源",

@@ -12,28 +12,13 @@ from rest_framework.response import Response
 
 from berth.catalog.conversion import services, targets
 from berth.catalog.conversion.models import Conversion
+from berth.catalog.conversion.shown import QualityOut
 from berth.orgs.idempotency import idempotent
 from berth.orgs.models import User
 from berth.orgs.permissions import Action
 from berth.orgs.views import OrgView
 from berth.web.pagination import page, page_of
 from berth.web.serializers import PageQuery, StrictSerializer, read_body
-
-
-class QualityOut(serializers.Serializer[Any]):
-    """How far its predictions are from those of what it was made of, measured with the engine that serves it."""
-
-    tokens = serializers.IntegerField(help_text="places of the text that were compared")
-    perplexity = serializers.FloatField()
-    reference_perplexity = serializers.FloatField()
-    perplexity_change = serializers.FloatField(help_text="0.02: 2 % worse than the reference")
-    divergence = serializers.FloatField(help_text="Kullback-Leibler, nats a token; 0: the same predictions")
-    divergence_p99 = serializers.FloatField()
-    agreement = serializers.FloatField(help_text="share of places with the same likeliest next token")
-    text = serializers.ChoiceField(choices=["neutral", "sample"])
-    engine = serializers.CharField()
-    reference = serializers.CharField(help_text="quantization of the artefact that it was compared with")
-    measured_at = serializers.DateTimeField()
 
 
 class FallbackOut(serializers.Serializer[Any]):

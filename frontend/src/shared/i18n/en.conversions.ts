@@ -1,0 +1,23 @@
+/** Words of conversions. */
+export const enConversions = {
+  "conversion.open": "Make another quantization",
+  "conversion.openNamed": "Make another quantization of {name}",
+  "conversion.title": "Make another artefact of {name}",
+  "conversion.lead": "Berth makes it in the background, measures how far its predictions are from those of what it is made of, and adds it to this version. One that is broken is not kept.",
+  "conversion.format": "Format",
+  "conversion.format.gguf": "GGUF (llama.cpp, Ollama)",
+  "conversion.format.safetensors": "safetensors (vLLM, TensorRT-LLM)",
+  "conversion.format.onnx": "ONNX (ONNX Runtime)",
+  "conversion.quantization": "Quantization",
+  "conversion.start": "Make it",
+  "conversion.started": "{label} is being made",
+  "conversion.ended": "{label} was not made: {why}",
+  "conversion.cancelNamed": "Stop making {label}",
+  "conversion.state.queued": "Waiting for its turn",
+  "conversion.state.converting": "Converting",
+  "conversion.state.measuring": "Measuring its quality",
+  "conversion.state.storing": "Storing",
+  "conversion.quality": "{share} of its next tokens are those of {reference}",
+  "error.artefact_exists": "This version has that artefact already.",
+  "error.no_source": "This version has nothing that it could be made of. 16-bit safetensors or a GGUF file are needed.",
+} as const;

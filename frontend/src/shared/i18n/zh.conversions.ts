@@ -1,0 +1,23 @@
+/** 转换相关文案。 */
+export const zhConversions = {
+  "conversion.open": "制作其他量化版本",
+  "conversion.openNamed": "为 {name} 制作其他量化版本",
+  "conversion.title": "为 {name} 制作新的模型产物",
+  "conversion.lead": "Berth 会在后台制作，测量它与来源的预测差异，然后加入此版本。损坏的产物不会保留。",
+  "conversion.format": "格式",
+  "conversion.format.gguf": "GGUF（llama.cpp、Ollama）",
+  "conversion.format.safetensors": "safetensors（vLLM、TensorRT-LLM）",
+  "conversion.format.onnx": "ONNX（ONNX Runtime）",
+  "conversion.quantization": "量化",
+  "conversion.start": "开始制作",
+  "conversion.started": "正在制作 {label}",
+  "conversion.ended": "{label} 未能制作：{why}",
+  "conversion.cancelNamed": "停止制作 {label}",
+  "conversion.state.queued": "排队中",
+  "conversion.state.converting": "转换中",
+  "conversion.state.measuring": "正在测量质量",
+  "conversion.state.storing": "正在存储",
+  "conversion.quality": "{share} 的下一个 token 与 {reference} 相同",
+  "error.artefact_exists": "此版本已有该模型产物。",
+  "error.no_source": "此版本没有可用来制作它的文件：需要 16 位 safetensors 或 GGUF 文件。",
+} as const;

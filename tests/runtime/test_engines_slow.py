@@ -12,10 +12,14 @@ from pathlib import Path
 
 import pytest
 
-from berth_runtime.spec import Phase
+from berth_runtime.contract.checks import names_its_models, serves_each_adapter
+from berth_runtime.contract.replica import Replica
+from berth_runtime.engines.vllm import Vllm
+from berth_runtime.spec import Adapter, Phase
 from tests.runtime import engine_programs
-from tests.runtime.agents import Agent, a_spec, eventually, folder_files, gone, model_file, stop
+from tests.runtime.agents import SECRET, Agent, a_spec, eventually, folder_files, gone, model_file, stop
 from tests.runtime.engine_contract import EngineContract, open_stream
+from tests.runtime.lora_files import RANK, peft_adapter
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
@@ -104,3 +108,36 @@ class TestSlowEngines(EngineContract):
         agent.wait(Phase.STOPPED)
         for process in everything:
             eventually(lambda process=process: gone(process.pid), "the engine is gone")
+
+
+def test_vllm_serves_adapters_beside_their_base(safetensors: Path, tmp_path: Path) -> None:
+    _need("vllm")
+    adapters = tuple(
+        Adapter(f"org/{name}", folder_files(peft_adapter(tmp_path / name, seed)), RANK)
+        for seed, name in enumerate(("one", "two"))
+    )
+    spec = a_spec(
+        tmp_path,
+        engine="vllm",
+        model_format="safetensors",
+        files=folder_files(safetensors),
+        adapters=adapters,
+        start_deadline_seconds=900,
+        threads=1,
+    )
+    with Agent(spec, BERTH_VLLM=str(engine_programs.vllm(tmp_path / "vllm"))) as agent:
+        eventually(
+            lambda: (now := agent.status()) and now.phase not in (Phase.LOADING, Phase.VERIFYING), "it loads", 900
+        )
+        port = agent.ready().port
+        assert port
+        replica = Replica(Vllm(), spec, "127.0.0.1", port, SECRET)
+        names_its_models(replica)
+        serves_each_adapter(replica)
+        asked = {"prompt": "The capital of France is", "max_tokens": 6, "temperature": 0}
+        said = [
+            replica.generate("completions", **asked, model=name)["choices"][0]["text"]
+            for name in ("org/model", "org/one", "org/two", "org/model")
+        ]
+        assert said[0] == said[3] and said[0].startswith(" Paris")
+        assert len(set(said)) == 3

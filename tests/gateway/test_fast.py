@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 import re
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import msgspec
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -282,3 +285,95 @@ def test_both_ways_are_the_same(
 
 def streamed_events(words: list[str]) -> list[bytes]:
     return [each.partition(b"\r\n")[2][:-2] for each in streamed(words, False)[:-1]]
+
+
+# --- what a script cannot bring about
+
+
+BODY = {"model": "acme/model", "messages": [{"role": "user", "content": "x"}], "max_tokens": 7}
+
+
+@pytest.fixture
+def way(tmp_path: Path) -> Iterator[Way]:
+    """Two clients and two idle connections to the engine."""
+    made = Way(tmp_path, a_world(), fast=True)
+    made.warm(2, plain(200, whole(3)))
+    made.core.events.clear()
+    yield made
+    made.core.close()
+
+
+def is_empty(way: Way) -> bool:
+    gateway = way.core.gateway
+    held = [pool.in_use for pool in gateway.gate.pools] + [purse.reserved for purse in gateway.gate.purses]
+    return not (gateway.exchanges or gateway.router.in_flight() or gateway.spool.open_records or any(held))
+
+
+def test_records_of_several_requests_are_one_write_and_come_before_their_bytes(way: Way) -> None:
+    due: list[Any] = []
+    way.core.gateway.fast.soon = due.append
+    for each in way.core.dialled:
+        each.wire.out = b""
+    way.ask(0, BODY)
+    way.ask(1, BODY)
+    assert way.short == 2 and len(due) == 1
+    assert [each.wire.out for each in way.core.dialled] == [b"", b""], "nothing goes out before it is on record"
+    size = way.core.gateway.spool._segments[-1].size
+    due.pop()()
+    assert way.core.gateway.spool._segments[-1].size > size
+    assert all(len(each.requests) == 1 for each in way.core.dialled)
+    for number in (1, 0):
+        way.answer(number, (plain(200, whole(2)), b""), [])
+    assert [wire.out for _, wire in way.clients] == [b"", b""] and not way.core.events
+    due.pop()()
+    assert len(way.core.events) == 2 and all(b" 200 OK" in wire.out for _, wire in way.clients)
+    assert is_empty(way)
+
+
+def test_a_connection_that_ends_before_the_request_goes_out_is_no_loss(way: Way) -> None:
+    due: list[Any] = []
+    way.core.gateway.fast.soon = due.append
+    way.ask(0, BODY)
+    way.ask(1, BODY)
+
+    def closed(data: bytes) -> None:
+        raise RuntimeError("the transport is closed")
+
+    (gone, stays) = [each for each in way.core.dialled if each.upstream.fast is not None]
+    before = len(stays.requests)
+    gone.wire.write = closed  # type: ignore[method-assign]
+    due.pop()()
+    assert len(stays.requests) == before + 1, "the other went out"
+    gone.upstream.lost()
+    assert len(way.core.dialled) == 3 and len(way.core.engine.requests) == 1, (
+        "it was asked anew, on a connection of its own"
+    )
+    way.answer(0, (plain(200, whole(2)), b""), [])
+    way.answer(0, (plain(200, whole(2)), b""), [])
+    for call in due:
+        call()
+    assert [event.outcome for event in way.core.events] == ["ok", "ok"] and is_empty(way)
+
+
+def test_without_room_on_the_disk_nothing_is_sent_and_nothing_stays_taken(
+    way: Way, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent = [len(each.requests) for each in way.core.dialled]
+    monkeypatch.setattr(os, "write", lambda fd, data: 0)
+    way.ask(0, BODY)
+    monkeypatch.undo()
+    assert b" 503 " in way.clients[0][1].out
+    assert [len(each.requests) for each in way.core.dialled if each.wire.open] <= sent
+    assert not way.core.events and is_empty(way)
+
+
+def test_an_answer_whose_record_has_no_room_is_given_and_recorded_later(
+    way: Way, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    way.ask(0, BODY)
+    monkeypatch.setattr(os, "write", lambda fd, data: 0)
+    way.answer(0, (plain(200, whole(2)), b""), [])
+    assert b" 200 OK" in way.clients[0][1].out and way.core.gateway.spool.late == 1
+    monkeypatch.undo()
+    way.core.gateway.spool.retry()
+    assert way.core.gateway.spool.late == 0 and is_empty(way)

@@ -31,7 +31,7 @@ ABANDON_SECONDS = 60.0  # a client that does not take its last answer
 SLOW_AFTER, SLOWEST = 10.0, 1024  # after so many seconds a body must have come at so many bytes a second
 
 
-_HEAD, _BUSY = State.HEAD, State.BUSY
+_HEAD = State.HEAD
 
 
 class Client(Outgoing):
@@ -53,7 +53,6 @@ class Client(Outgoing):
         self._size = 0
         self._dropped = 0
         self._waits: tuple[Facts, Waiting] | None = None  # for what limits and budgets say
-        self._paused = False
         self._running = False
 
     # From the connection
@@ -274,47 +273,6 @@ class Client(Outgoing):
         except Refusal:
             self._exchange = None
             raise
-
-    # Usual requests (`fast`)
-
-    def began_fast(self, exchange: FastExchange, now: float) -> None:
-        """A usual request runs."""
-        self._state, self._since, self._exchange = _BUSY, now, exchange
-
-    @property
-    def wire(self) -> Wire | None:
-        return self._wire
-
-    def ended_fast(self) -> None:
-        """It is accounted for; its answer is about to go out."""
-        self._exchange = None
-
-    def answered_fast(self, reply: bytes, now: float) -> None:
-        """Sends the answer, which is whole."""
-        wire = self._wire
-        if wire is None:
-            return
-        try:
-            wire.write(reply)
-        except (RuntimeError, OSError):
-            return  # it is closing; that it is gone will be told
-        self._state, self._since, self._head = _HEAD, now, None
-        if self._buffer or self._paused:
-            self._finish(close=False)
-
-    def continues(
-        self,
-        exchange: Exchange,
-        head: RequestHead,
-        caller: admit.Caller,
-        request_id: str,
-        limits: bytes,
-        *,
-        streaming: bool,
-    ) -> None:
-        """A request that began as a usual one is an exchange like any other from here on."""
-        self._exchange, self._head, self._caller = exchange, head, caller
-        self._request_id, self._limits, self._streaming = request_id, limits, streaming
 
     # Answering
 

@@ -31,6 +31,9 @@ class State(Enum):
     CLOSED = auto()
 
 
+_HEAD, _BUSY = State.HEAD, State.BUSY  # an enum's members are not found as fast
+
+
 class Outgoing(ABC):
     """Writes the answer to one request at a time; what a request is, the reading half knows."""
 
@@ -47,6 +50,7 @@ class Outgoing(ABC):
         self._limits = b""  # header lines about limits and budgets
         self._request_id = ""
         self._streaming = False
+        self._paused = False  # what waits behind this request is enough
 
     @abstractmethod
     def _finish(self, *, close: bool) -> None:
@@ -115,6 +119,49 @@ class Outgoing(ABC):
     def chunk_writer(self) -> Callable[[bytes], None] | None:
         wire, head = self._wire, self._head
         return wire.write if wire is not None and self._streaming and head is not None and head.minor == 1 else None
+
+    # Usual requests (`fast`)
+
+    def began_fast(self, exchange: FastExchange, now: float) -> None:
+        """A usual request runs."""
+        self._state, self._since, self._exchange = _BUSY, now, exchange
+
+    @property
+    def wire(self) -> Wire | None:
+        return self._wire
+
+    def ended_fast(self) -> None:
+        """It is accounted for; its answer is about to go out."""
+        self._exchange = None
+
+    def answered_fast(self, reply: bytes, now: float) -> None:
+        """Sends the answer, which is whole."""
+        wire = self._wire
+        if wire is None:
+            return
+        try:
+            wire.write(reply)
+        except (RuntimeError, OSError):
+            return  # it is closing; that it is gone will be told
+        self._state, self._since, self._head = _HEAD, now, None
+        if self._buffer or self._paused:
+            self._finish(close=False)
+
+    def continues(
+        self,
+        exchange: Exchange,
+        head: RequestHead,
+        caller: Caller,
+        request_id: str,
+        limits: bytes,
+        *,
+        streaming: bool,
+    ) -> None:
+        """A request that began as a usual one is an exchange like any other from here on."""
+        self._exchange, self._head, self._caller = exchange, head, caller
+        self._request_id, self._limits, self._streaming = request_id, limits, streaming
+
+    # What all answers have
 
     def _timing(self) -> bytes:
         return self._limits + b"openai-processing-ms: %d\r\n" % ((self._gateway.now() - self._since) * 1000)

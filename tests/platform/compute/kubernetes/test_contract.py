@@ -25,7 +25,7 @@ class TestClusterProvider(ProviderContract):
         self.world = world
 
     def until(self, provider: Provider, holds: Callable[[], Any], what: str) -> Any:
-        return eventually(holds, what)
+        return eventually(holds, what, seconds=200)
 
     def kill(self, provider: Provider, replica: ObservedReplica) -> None:
         self.world.kubelet.kill(self.world.pod(replica.name))

@@ -15,7 +15,7 @@ from berth.compute.providers.kubernetes import mirror
 from berth.compute.providers.kubernetes.fleet import Fleet
 from berth.compute.providers.kubernetes.provider import ClusterProvider
 from tests.platform.compute.kubernetes.apiserver.failure import Failure
-from tests.platform.compute.kubernetes.world import World
+from tests.platform.compute.kubernetes.world import World, get_ready
 from tests.platform.compute.provider_contract import SECRET
 from tests.runtime.agents import eventually
 
@@ -65,7 +65,7 @@ def test_replicas_run_where_their_tier_is(worlds: list[World], fleet: Fleet, spe
     assert [len(world.api.store.all("pods")) for world in worlds] == [1, 1]
     assert [seen.name for seen in fleet.observe("dep-1")] == [east.replica, west.replica]
     assert fleet.capacity().replicas == 2
-    eventually(lambda: all(seen.ready for seen in fleet.observe_all()), "both are ready")
+    get_ready(fleet, east, west)
     assert fleet.logs(west.replica).lines
     fleet.stop(west.replica, drain_seconds=0)
     eventually(lambda: [seen.alive for seen in fleet.observe("dep-1")] == [True, False], "one has ended")

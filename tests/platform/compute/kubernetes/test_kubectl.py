@@ -15,7 +15,7 @@ import pytest
 
 from berth.compute.launch import LaunchSpec, Phase
 from berth.compute.providers.kubernetes import names
-from tests.platform.compute.kubernetes.world import NAMESPACE, World
+from tests.platform.compute.kubernetes.world import NAMESPACE, World, get_ready
 from tests.platform.compute.provider_contract import SECRET, one
 from tests.runtime.agents import eventually
 
@@ -47,7 +47,7 @@ def kubectl(world: World, tmp_path: Path) -> Kubectl:
 def test_an_operator_sees_replicas_with_the_usual_tool(world: World, spec: LaunchSpec, kubectl: Kubectl) -> None:
     provider = world.provider()
     provider.start(spec, SECRET)
-    eventually(lambda: one(provider, spec).ready, "it is ready")
+    get_ready(provider, spec)
     name = names.object_name(spec.replica)
     assert name in kubectl("get", "pods", "-l", "berth.dev/deployment=dep-1")
     assert kubectl("get", "pods", "-l", "berth.dev/deployment=dep-2", "-o", "name") == ""
@@ -72,7 +72,7 @@ def test_an_operator_sees_replicas_with_the_usual_tool(world: World, spec: Launc
 def test_deleting_the_pod_by_hand_is_a_lost_replica(world: World, spec: LaunchSpec, kubectl: Kubectl) -> None:
     provider = world.provider()
     provider.start(spec, SECRET)
-    eventually(lambda: one(provider, spec).ready, "it is ready")
+    get_ready(provider, spec)
     kubectl("delete", "pod", names.object_name(spec.replica), "--wait=true")
     lost = eventually(lambda: seen if not (seen := one(provider, spec)).alive else None, "it is seen")
     assert (lost.phase, lost.reason) == (Phase.FAILED, "agent_lost")
@@ -82,7 +82,7 @@ def test_deleting_the_pod_by_hand_is_a_lost_replica(world: World, spec: LaunchSp
 def test_draining_a_node_ends_its_replicas_and_says_why(world: World, spec: LaunchSpec, kubectl: Kubectl) -> None:
     provider = world.provider()
     provider.start(spec, SECRET)
-    eventually(lambda: one(provider, spec).ready, "it is ready")
+    get_ready(provider, spec)
     kubectl("drain", "node-0", "--force", "--ignore-daemonsets", "--delete-emptydir-data", "--timeout=50s")
     lost = eventually(lambda: seen if not (seen := one(provider, spec)).alive else None, "it has gone")
     assert (lost.phase, lost.reason) == (Phase.FAILED, "node_drained")

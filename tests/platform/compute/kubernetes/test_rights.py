@@ -21,7 +21,7 @@ from berth_gateway.contract import usage_key
 from tests.platform.compute.kubernetes.apiserver.resources import by_kind
 from tests.platform.compute.kubernetes.manifests import DEPLOY, OVERLAYS, rendered, workloads
 from tests.platform.compute.kubernetes.schemas import VERSIONS, problems
-from tests.platform.compute.kubernetes.world import NAMESPACE, World
+from tests.platform.compute.kubernetes.world import NAMESPACE, World, get_ready
 from tests.platform.compute.provider_contract import SECRET, one
 from tests.runtime.agents import eventually
 
@@ -59,7 +59,7 @@ def test_with_its_rights_the_worker_can_do_its_work(guarded: World, spec: Launch
     provider = guarded.provider("worker-token")
     assert provider.offers()[0].free
     provider.start(spec, SECRET)
-    eventually(lambda: one(provider, spec).ready, "it is ready")
+    get_ready(provider, spec)
     assert provider.logs(spec.replica).lines
     web = guarded.provider("web-token")
     assert one(web, spec).ready

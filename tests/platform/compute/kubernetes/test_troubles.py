@@ -14,7 +14,7 @@ from berth.compute.providers.kubernetes import names
 from berth.compute.providers.kubernetes.provider import ClusterProvider
 from tests.platform.compute.kubernetes.apiserver.failure import Failure
 from tests.platform.compute.kubernetes.apiserver.resources import by_kind
-from tests.platform.compute.kubernetes.world import NAMESPACE, World
+from tests.platform.compute.kubernetes.world import NAMESPACE, World, get_ready
 from tests.platform.compute.provider_contract import SECRET, one
 from tests.runtime.agents import eventually, gone
 
@@ -274,7 +274,7 @@ def test_a_drain_takes_one_replica_at_a_time(world: World, spec: LaunchSpec) -> 
     world.kubelet.add_node("node-9", labels={"pool": "cpu"}, cpu="8")
     for number in range(2):
         provider.start(msgspec.structs.replace(spec, replica=f"dep-1-3-{number}-0"), SECRET)
-    eventually(lambda: all(seen.ready for seen in provider.observe("dep-1")), "both are ready")
+    get_ready(provider, *(msgspec.structs.replace(spec, replica=f"dep-1-3-{number}-0") for number in range(2)))
     world.api.evict(NAMESPACE, names.object_name("dep-1-3-0-0"), {})
     with pytest.raises(Failure, match="disruption budget") as refused:
         world.api.evict(NAMESPACE, names.object_name("dep-1-3-1-0"), {})

@@ -19,7 +19,7 @@ from berth.compute.providers.kubernetes.mirror import Mirror
 from tests.platform.compute.kubernetes.apiserver.failure import Failure
 from tests.platform.compute.kubernetes.apiserver.resources import by_kind
 from tests.platform.compute.kubernetes.apiserver.server import ApiServer
-from tests.platform.compute.kubernetes.world import NAMESPACE, World, cluster
+from tests.platform.compute.kubernetes.world import NAMESPACE, World, cluster, get_ready
 from tests.platform.compute.provider_contract import SECRET
 from tests.runtime.agents import eventually
 
@@ -228,7 +228,7 @@ def test_two_workers_that_start_the_same_replica_start_one(world: World, spec: L
 def test_an_idle_look_costs_the_api_server_nothing(world: World, spec: LaunchSpec) -> None:
     provider = world.provider()
     provider.start(spec, SECRET)
-    eventually(lambda: provider.observe("dep-1")[0].ready, "it is ready")
+    get_ready(provider, spec)
     provider.observe_all()
     world.server.requests.clear()
     for _ in range(100):

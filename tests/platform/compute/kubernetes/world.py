@@ -12,13 +12,17 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from berth.compute.launch import LaunchSpec, Phase
+from berth.compute.provider import ObservedReplica
 from berth.compute.providers.kubernetes.clusters import Cluster, clusters_from
 from berth.compute.providers.kubernetes.credentials import credentials_of
+from berth.compute.providers.kubernetes.fleet import Fleet
 from berth.compute.providers.kubernetes.provider import ClusterProvider
 from tests.platform.compute.kubernetes.apiserver.kubelet import Kubelet
 from tests.platform.compute.kubernetes.apiserver.resources import by_kind
 from tests.platform.compute.kubernetes.apiserver.server import ApiServer
-from tests.runtime.agents import model_file
+from tests.platform.compute.provider_contract import one
+from tests.runtime.agents import eventually, model_file
 
 NAMESPACE = "berth-runtime"
 IMAGE = "registry.example/berth-runtime@sha256:" + "a" * 64
@@ -58,6 +62,21 @@ def store_with_model(folder: Path) -> Path:
     if not place.exists():
         place.symlink_to(file.path)
     return folder
+
+
+def get_ready(provider: ClusterProvider | Fleet, *specs: LaunchSpec) -> None:
+    """Waits until the replicas of all of `specs` are ready. An end of one ends the test, which then says what it saw."""
+    seen: list[ObservedReplica] = []
+
+    def all_ready() -> bool:
+        seen[:] = [one(provider, spec) for spec in specs]
+        assert not any(replica.phase is Phase.FAILED for replica in seen), seen
+        return all(replica.ready for replica in seen)
+
+    try:
+        eventually(all_ready, "it is ready", seconds=200)
+    except AssertionError as error:
+        raise AssertionError(f"{error}: {seen}") from None
 
 
 class World:

@@ -23,6 +23,7 @@ MAY_ASK_BY_HTTP = (  # loopback, or their very purpose
     "platform/berth/host/",
     "platform/berth/compute/providers/kubernetes/client.py",
     "platform/berth/web/outbound.py",  # the guarded door
+    "platform/berth/catalog/client.py",  # the upload command, which runs on its user's machine
     "platform/berth_gateway/",
     "runtime/",
 )

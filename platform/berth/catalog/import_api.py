@@ -37,12 +37,19 @@ GONE = OpenApiResponse(description="Done.")
 class ImportOut(serializers.ModelSerializer[ModelImport]):
     seconds_left = serializers.SerializerMethodField(help_text="At the present rate; null when nobody can tell")
     version = serializers.SerializerMethodField(help_text="Number of the model version it became")
+    request = serializers.SerializerMethodField(
+        help_text="What was asked for, without addresses of files, which may hold a token"
+    )
     params = serializers.DictField(help_text="Numbers and names of `code`, for a message in another language")
 
     class Meta:
         model = ModelImport
-        fields = ["id", "name", "source", "state", "origin", "bytes_done", "bytes_total", "rate", "seconds_left", "code", "message",
+        fields = ["id", "name", "source", "request", "state", "origin", "bytes_done", "bytes_total", "rate", "seconds_left", "code", "message",
                   "params", "version", "created_at", "finished_at"]  # fmt: skip
+
+    @extend_schema_field(serializers.DictField(child=serializers.CharField()))
+    def get_request(self, run: ModelImport) -> dict[str, str]:
+        return {name: value for name, value in run.request.items() if isinstance(value, str)}
 
     @extend_schema_field(serializers.IntegerField(allow_null=True))
     def get_seconds_left(self, run: ModelImport) -> int | None:

@@ -1838,6 +1838,10 @@ export interface components {
             readonly id: string;
             name: string;
             source: components["schemas"]["ImportSourceEnum"];
+            /** @description What was asked for, without addresses of files, which may hold a token */
+            readonly request: {
+                [key: string]: string;
+            };
             state?: components["schemas"]["ImportStateEnum"];
             origin?: string;
             /** Format: int64 */
@@ -1879,6 +1883,10 @@ export interface components {
             readonly id: string;
             name: string;
             source: components["schemas"]["ImportSourceEnum"];
+            /** @description What was asked for, without addresses of files, which may hold a token */
+            readonly request: {
+                [key: string]: string;
+            };
             state?: components["schemas"]["ImportStateEnum"];
             origin?: string;
             /** Format: int64 */
@@ -2180,7 +2188,7 @@ export interface components {
             available: number;
         };
         /** @enum {string} */
-        MetricEnum: "tokens_per_second" | "ttft_ms";
+        MetricEnum: "tokens_per_second" | "ttft_ms" | "memory";
         MissingPartsOut: {
             name: string;
             parts: number[];
@@ -2457,7 +2465,7 @@ export interface components {
         /** @description Planned beside measured. */
         PlanCheckOut: {
             metric: components["schemas"]["MetricEnum"];
-            /** @description tokens/s or ms */
+            /** @description tokens/s, ms or bytes */
             readonly unit: string;
             /**
              * Format: double
@@ -2471,10 +2479,10 @@ export interface components {
             expected: number | null;
             /**
              * Format: double
-             * @description Median
+             * @description Median; of memory the most that a replica was seen to hold
              */
             measured: number;
-            /** @description Requests it is the median of */
+            /** @description Requests it is the median of; of memory replicas */
             n: number;
             /** @description Whether n is enough to correct plans by */
             readonly enough: boolean;

@@ -129,7 +129,13 @@ def tells_probabilities(replica: Replica) -> None:
     if not replica.can.logprobs:
         raise Missing
     answer = replica.generate(
-        "chat/completions", messages=_MESSAGES, max_tokens=2, ignore_eos=True, logprobs=True, top_logprobs=2
+        "chat/completions",
+        messages=_MESSAGES,
+        max_tokens=2,
+        temperature=0,
+        ignore_eos=True,
+        logprobs=True,
+        top_logprobs=2,
     )
     content = answer["choices"][0]["logprobs"]["content"]
     require(content and content[0]["logprob"] <= 0 and len(content[0]["top_logprobs"]) == 2, "no log probabilities")

@@ -92,6 +92,16 @@ class Child:
                     return int(line.split()[1]) * 1024
         return 0
 
+    def resident_memory(self) -> int:
+        """Bytes of main memory of the engine and all that it started, mapped weights included. 0: not known."""
+        total = 0
+        with suppress(psutil.Error):
+            engine = psutil.Process(self.pid)
+            for process in (engine, *engine.children(recursive=True)):
+                with suppress(psutil.Error):
+                    total += process.memory_info().rss
+        return total
+
     def _signal(self, number: signal.Signals) -> None:
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(self.pid, number)

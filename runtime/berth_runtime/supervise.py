@@ -206,11 +206,15 @@ class Supervisor:
             except OSError:
                 status, answer = 0, b""
             if status == 200 and life == self._lives:
-                metrics = self._engine.metrics(answer.decode("utf-8", "replace"))
+                metrics = self._with_memory(self._engine.metrics(answer.decode("utf-8", "replace")))
                 self._metrics = (self._metrics[0] + 1, metrics)
                 self._pulse.felt(metrics)
                 self._board.measured(metrics)
             time.sleep(_POLL_SECONDS if self._stop_ordered else _METRICS_SECONDS)
+
+    def _with_memory(self, metrics: EngineMetrics) -> EngineMetrics:
+        child = self._child
+        return msgspec.structs.replace(metrics, memory=child.resident_memory() or None) if child else metrics
 
     def _pause(self) -> None:
         """A short wait on the way to READY, with everything that can end it."""

@@ -127,6 +127,7 @@ class EngineMetrics(msgspec.Struct, frozen=True):
     ttft_seconds: float | None = None  # sum over all requests so far, seen by the engine
     ttft_count: int | None = None  # of how many requests
     steps: int | None = None  # rises while the engine computes, by whatever it counts
+    memory: int | None = None  # bytes that the engine has in main memory, weights that it has mapped included
 
 
 class ReplicaStatus(msgspec.Struct, frozen=True):

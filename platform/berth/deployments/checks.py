@@ -9,6 +9,7 @@ from typing import Final
 from berth.catalog.facts import artefact_facts, model_facts
 from berth.compute.provider import Provider
 from berth.deployments.measured import ALONE, SPEED, Measured, measure
+from berth.deployments.memory_checks import check_memory
 from berth.deployments.models import Deployment, PlanCheck, Revision, State
 from berth.deployments.planning import tier_of
 from berth.metering.selectors import served, used_lately
@@ -30,7 +31,8 @@ def check_plans(provider: Provider, now: datetime) -> int:
         .exclude(revision=None)
         .select_related("revision__artefact", "revision__version")
     )
-    return sum(_check(deployment, tiers, now) for deployment in rows.order_by("id"))
+    requests = sum(_check(deployment, tiers, now) for deployment in rows.order_by("id"))
+    return requests + check_memory(provider.observe_all(), now)
 
 
 def _check(deployment: Deployment, tiers: Mapping[str, Tier], now: datetime) -> int:

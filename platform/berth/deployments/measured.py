@@ -16,6 +16,7 @@ from berth.metering.selectors import Served
 
 SPEED: Final = "tokens_per_second"
 FIRST: Final = "ttft_ms"
+MEMORY: Final = "memory"  # bytes of a replica; the most that was seen, and no median of requests
 LEAST_TOKENS: Final = 8  # of a completion: a shorter one says little about speed
 ALONE: Final = 1.25  # requests at once, below which a first token does not wait for others
 

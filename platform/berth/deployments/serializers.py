@@ -9,7 +9,7 @@ import msgspec
 from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
-from berth.deployments.measured import FIRST, SPEED
+from berth.deployments.measured import FIRST, MEMORY, SPEED
 from berth.deployments.models import Deployment, Desired, Event, PlanCheck, Replica, Revision, State
 from berth.deployments.outlook import upcoming, usual
 from berth.deployments.plan_ids import MOST as PLAN_ID_LENGTH
@@ -142,14 +142,14 @@ class NextOut(serializers.Serializer[Any]):
 class PlanCheckOut(serializers.ModelSerializer[PlanCheck]):
     """Planned beside measured."""
 
-    metric = serializers.ChoiceField(choices=[SPEED, FIRST])
+    metric = serializers.ChoiceField(choices=[SPEED, FIRST, MEMORY])
     unit = serializers.SerializerMethodField()
     planned = serializers.FloatField(allow_null=True, help_text="As the revision's plan says; null: nothing")
     expected = serializers.FloatField(
         allow_null=True, help_text="For the load and lengths that were measured, without corrections"
     )
-    measured = serializers.FloatField(help_text="Median")
-    n = serializers.IntegerField(source="count", help_text="Requests it is the median of")
+    measured = serializers.FloatField(help_text="Median; of memory the most that a replica was seen to hold")
+    n = serializers.IntegerField(source="count", help_text="Requests it is the median of; of memory replicas")
     enough = serializers.SerializerMethodField()
 
     class Meta:
@@ -158,13 +158,13 @@ class PlanCheckOut(serializers.ModelSerializer[PlanCheck]):
             "metric", "unit", "planned", "expected", "measured", "n", "enough", "load", "window_start", "window_end", "updated_at",
         ]  # fmt: skip
 
-    @extend_schema_field(serializers.CharField(help_text="tokens/s or ms"))
+    @extend_schema_field(serializers.CharField(help_text="tokens/s, ms or bytes"))
     def get_unit(self, check: PlanCheck) -> str:
-        return "tokens/s" if check.metric == SPEED else "ms"
+        return {SPEED: "tokens/s", MEMORY: "bytes"}.get(check.metric, "ms")
 
     @extend_schema_field(serializers.BooleanField(help_text="Whether n is enough to correct plans by"))
     def get_enough(self, check: PlanCheck) -> bool:
-        return check.count >= LEAST
+        return check.metric == MEMORY or check.count >= LEAST
 
 
 class DeploymentOut(serializers.Serializer[Any]):

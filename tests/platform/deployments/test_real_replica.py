@@ -7,6 +7,7 @@ import signal
 import sys
 import time
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from uuid import UUID
 
@@ -19,7 +20,8 @@ from berth.catalog.models import ArtefactFile
 from berth.catalog.services import import_path, import_sample
 from berth.catalog.store import store
 from berth.compute.providers.local import LocalProvider
-from berth.deployments.models import Deployment, Event, Replica
+from berth.deployments.memory_checks import check_memory
+from berth.deployments.models import Deployment, Event, PlanCheck, Replica
 from berth.deployments.reconcile import reconcile
 from berth.deployments.secrets import replica_secret
 from berth.deployments.services import deploy, pause
@@ -80,6 +82,10 @@ def test_deploy_answers_survives_kill_and_pauses(provider: LocalProvider) -> Non
     agent = psutil.Process(_agent_pid(provider, first.name))
     used = sum(process.memory_info().rss for process in agent.children(recursive=True))
     assert used <= first.revision.memory
+    deadline = time.monotonic() + 30
+    while check_memory(provider.observe_all(), datetime.now(UTC)) == 0 and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert used / 2 <= PlanCheck.objects.for_org(org).get(metric="memory").measured <= first.revision.memory
 
     for process in [*agent.children(recursive=True), agent]:
         os.kill(process.pid, signal.SIGKILL)

@@ -1,5 +1,5 @@
 import type { Deployment } from "@/shared/api/types";
-import { count, duration, rough } from "@/shared/format/number";
+import { bytes, count, duration, rough } from "@/shared/format/number";
 import { dateTime } from "@/shared/format/time";
 import { useI18n } from "@/shared/i18n";
 import { Card } from "@/shared/ui/Page";
@@ -11,7 +11,7 @@ type Check = Deployment["planned_against_measured"][number];
 export function PlannedMeasured({ checks }: { checks: readonly Check[] }) {
   const { t, lookup, locale } = useI18n();
   const value = ({ metric }: Check, amount: number | null) =>
-    amount === null ? t("plan.stale.unknown") : metric === "ttft_ms" ? duration(amount) : t("plan.speedUnit", { value: rough(amount, locale) });
+    amount === null ? t("plan.stale.unknown") : metric === "memory" ? bytes(amount, locale) : metric === "ttft_ms" ? duration(amount) : t("plan.speedUnit", { value: rough(amount, locale) });
   return (
     <Card title={t("measured.title")}>
       {checks.length === 0 ? (

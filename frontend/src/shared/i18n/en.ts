@@ -269,6 +269,7 @@ export const en = {
   "plan.field.slots": "Places in a replica",
   "plan.field.replicas": "Replicas",
   "plan.field.tokens_per_second": "Speed of a request",
+  "plan.field.memory": "Memory of a replica",
   "plan.field.ttft_ms": "First token",
   "plan.option": "Option",
   "plan.why": "Why not",

@@ -270,6 +270,7 @@ export const zh: Record<Key, Message> = {
   "plan.field.slots": "每个副本的并发位",
   "plan.field.replicas": "副本",
   "plan.field.tokens_per_second": "单个请求的速度",
+  "plan.field.memory": "单个副本的内存",
   "plan.field.ttft_ms": "首 token 延迟",
   "plan.option": "方案",
   "plan.why": "未选原因",

@@ -76,6 +76,7 @@ def main(argv: list[str] | None = None) -> int:
         )  # fmt: skip
         sys.stderr.write("\nAll parts are there. Verifying…\n")
         run = watch(session, told.organisation, run["id"])
+        session.close()
     except KeyboardInterrupt:
         sys.stderr.write("\nStopped. The same command again goes on from here.\n")
         return 130

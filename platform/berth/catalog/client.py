@@ -96,6 +96,13 @@ class Session:
         return held
 
     def _forget(self) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Ends this thread's connection; those of other threads end with them."""
+        held: http.client.HTTPConnection | None = getattr(self._local, "connection", None)
+        if held is not None:
+            held.close()
         self._local.connection = None
 
 

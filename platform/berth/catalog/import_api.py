@@ -44,7 +44,8 @@ class ImportOut(serializers.ModelSerializer[ModelImport]):
 
     class Meta:
         model = ModelImport
-        fields = ["id", "name", "source", "request", "state", "origin", "bytes_done", "bytes_total", "rate", "seconds_left", "code", "message",
+        fields = ["id", "name", "source", "request", "state", "origin", "bytes_done", "bytes_total", "rate", "seconds_left", "code",
+                  "message",
                   "params", "version", "created_at", "finished_at"]  # fmt: skip
 
     @extend_schema_field(serializers.DictField(child=serializers.CharField()))

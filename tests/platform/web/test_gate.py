@@ -11,6 +11,7 @@ import httpx
 import pytest
 import redis
 import uvicorn
+from django.conf import settings
 from django.db import connection
 
 from berth.asgi import application
@@ -77,6 +78,20 @@ def test_a_large_body_is_refused_whoever_sends_it(server: str, path: str) -> Non
         assert (answer.status_code, error["code"], error["params"]) == (413, "body_too_large", {"most": MOST})
         assert error["request_id"] == answer.headers["x-request-id"]
     assert httpx.post(server + path, content=b" " * MOST, headers=sent, timeout=60).status_code in {400, 403, 405, 404}
+
+
+@pytest.mark.threat("G2")
+@pytest.mark.django_db(transaction=True)
+def test_only_parts_of_uploads_may_be_larger(server: str) -> None:
+    part = "/api/v1/orgs/acme/imports/01234567-89ab-7def-8123-456789abcdef/files/model.gguf/parts/0"
+    sent = {"Content-Type": "application/octet-stream"}
+    large = settings.UPLOAD_PART_BYTES
+    assert large > MOST
+    assert httpx.put(server + part, content=b" " * large, headers=sent, timeout=60).status_code in {401, 403}
+    answer = httpx.put(server + part, content=b" " * (large + 1), headers=sent, timeout=60)
+    assert (answer.status_code, answer.json()["error"]["params"]) == (413, {"most": large})
+    for path in (f"{part}/x", part.replace("/parts/0", ""), part.replace("imports", "models")):
+        assert httpx.put(server + path, content=b" " * (MOST + 1), headers=sent, timeout=60).status_code == 413
 
 
 @pytest.mark.django_db(transaction=True)

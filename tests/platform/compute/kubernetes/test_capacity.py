@@ -91,10 +91,14 @@ def test_a_node_that_takes_nothing_offers_nothing(away: Json) -> None:
     assert (offer.free_gpus, offer.free_memory_bytes, offer.free) == (0, 0, False)
 
 
-def test_no_more_is_offered_of_a_node_than_the_operator_gives() -> None:
+def test_no_more_is_offered_to_a_replica_than_the_operator_gives_and_several_share_a_node() -> None:
     made = a_tier(memory_gib=16, gpus=2)
-    offer = offer_of(rooms_of(made.tier[0], [node("a")], []), made)
-    assert (offer.memory_bytes, offer.gpus, offer.free_gpus) == (16 * GIB, 2, 2)
+    room = rooms_of(made.tier[0], [node("a")], [])
+    offer = offer_of(room, made)
+    assert (offer.memory_bytes, offer.free_memory_bytes, offer.gpus, offer.free_gpus) == (16 * GIB, 16 * GIB, 2, 2)
+    assert offer.all_memory_bytes == 30 * GIB
+    half = offer_of(rooms_of(made.tier[0], [node("a")], [pod("a", gpus=2, memory="15Gi")]), made)
+    assert (half.free_memory_bytes, half.free_gpus) == (15 * GIB, 2), "the other half is free"
 
 
 def test_an_initial_container_counts_where_it_takes_more() -> None:

@@ -54,7 +54,7 @@ def rooms_of(tier: NodeTier, nodes: Sequence[Json] | None, pods: Iterable[Json])
     for node in nodes:
         if not _of_tier(node, tier):
             continue
-        room = _capped(_room(node["status"].get("allocatable") or {}, tier), tier)
+        room = _room(node["status"].get("allocatable") or {}, tier)
         taken = [_asked(pod, tier) for pod in pods if pod.get("spec", {}).get("nodeName") == node["metadata"]["name"]]
         rooms.append(room)
         free.append(room.less(_sum(taken)) if _takes(node) else Room(0, 0, 0))
@@ -64,24 +64,27 @@ def rooms_of(tier: NodeTier, nodes: Sequence[Json] | None, pods: Iterable[Json])
 def offer_of(room: TierRoom, cluster: Cluster) -> Offer:
     """What a replica could have of the tier. An empty pool that grows on demand offers what its nodes would have."""
     tier = room.tier
-    largest = max((each.memory for each in room.all), default=0)
-    free = max((each.memory for each in room.free), default=0)
-    could_grow = tier.autoscaled
+    grows = tier.autoscaled
     return Offer(
         key=tier.key,
         kind=HardwareKind.GPU if tier.gpu else HardwareKind.CPU,
         cores=tier.cores,
-        memory_bytes=max(largest, tier.memory_bytes if could_grow else 0),
-        free_memory_bytes=tier.memory_bytes if could_grow else free,
+        memory_bytes=tier.memory_bytes if grows else _most(room.all, "memory", tier.memory_bytes),
+        free_memory_bytes=tier.memory_bytes if grows else _most(room.free, "memory", tier.memory_bytes),
         price_per_hour=tier.price,
         gpu=tier.gpu,
         gpus=tier.gpus,
-        free_gpus=tier.gpus if could_grow else max((each.gpus for each in room.free), default=0),
+        free_gpus=tier.gpus if grows else _most(room.free, "gpus", tier.gpus),
         region=cluster.region,
-        all_memory_bytes=None if could_grow else sum(each.memory for each in room.all),
-        all_free_memory_bytes=None if could_grow else sum(each.memory for each in room.free),
-        grows=could_grow,
+        all_memory_bytes=None if grows else sum(each.memory for each in room.all),
+        all_free_memory_bytes=None if grows else sum(each.memory for each in room.free),
+        grows=grows,
     )
+
+
+def _most(rooms: Sequence[Room], what: str, limit: int) -> int:
+    """The most that one node has, and no more than a replica may have."""
+    return min(max((int(getattr(room, what)) for room in rooms), default=0), limit)
 
 
 def waiting_pods(pods: Iterable[Json], tier: NodeTier) -> int:
@@ -119,11 +122,6 @@ def _room(resources: Json, tier: NodeTier) -> Room:
         memory=whole(resources.get("memory", "0")),
         gpus=whole(resources.get(tier.gpu_resource, "0")) if tier.gpu else 0,
     )
-
-
-def _capped(room: Room, tier: NodeTier) -> Room:
-    """No more than the operator gives replicas of such a node."""
-    return Room(min(room.cores, tier.cores * 1000), min(room.memory, tier.memory_bytes), min(room.gpus, tier.gpus))
 
 
 def _asked(pod: Json, tier: NodeTier) -> Room:

@@ -36,12 +36,12 @@ class NodeTier(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A kind of node: what one replica may have of it at most, and how such nodes are found."""
 
     key: str  # name of the offer
-    cores: int  # of one node, for replicas
-    memory_gib: float  # of one node, for replicas
+    cores: int  # that one replica may have; less than a node's, if several are to share a node
+    memory_gib: float  # that one replica may have of one node
     node_selector: dict[str, str] = {}
     tolerations: tuple[Toleration, ...] = ()
     gpu: str | None = None  # the planner's name of the device
-    gpus: int = 0  # devices of one node
+    gpus: int = 0  # devices of one node that one replica may have
     gpu_resource: str = "nvidia.com/gpu"
     runtime_class: str | None = None  # sandboxed containers, or the GPU vendor's
     nodes: int = 0  # how many nodes there are, where the control plane may not read them; 0: they are read

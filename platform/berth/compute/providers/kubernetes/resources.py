@@ -43,11 +43,11 @@ def take_of(spec: LaunchSpec, tier: NodeTier, cluster: Cluster) -> Take:
     )
     if take.memory > tier.memory_bytes:
         raise ProviderError(
-            f"The replica needs {take.memory >> 20} MiB of memory and a node of tier {tier.key} has "
-            f"{tier.memory_bytes >> 20} MiB for replicas. Choose a larger tier or fewer slots."
+            f"The replica needs {take.memory >> 20} MiB of memory and one of tier {tier.key} may have "
+            f"{tier.memory_bytes >> 20} MiB. Choose a larger tier or fewer slots."
         )
     if take.gpus > tier.gpus:
-        raise ProviderError(f"The replica needs {take.gpus} GPUs and a node of tier {tier.key} has {tier.gpus}.")
+        raise ProviderError(f"The replica needs {take.gpus} GPUs and one of tier {tier.key} may have {tier.gpus}.")
     if fetched > cluster.cache_gib * (1 << 30):
         raise ProviderError(
             f"The model's files have {fetched >> 20} MiB and pods of cluster {cluster.name} may fetch "

@@ -124,7 +124,8 @@ def test_gpus_are_given_whole_and_scrubbed_between_organisations(provider: FakeP
     round_of([one, two], provider, clock)
     given = dict(Replica.objects.values_list("deployment_id", "devices"))
     assert sorted([*given[one.pk], *given[two.pk]]) == ["GPU-0", "GPU-1"]
-    assert provider.specs[f"{one.pk}-1-0-1"].devices == tuple(given[one.pk])
+    spec = provider.specs[f"{one.pk}-1-0-1"]
+    assert (spec.devices, spec.gpus, spec.memory_limit) == (tuple(given[one.pk]), 1, None)
     third = big(theirs)
     Revision.objects.update(gpus=1)
     round_of([third], provider, clock)

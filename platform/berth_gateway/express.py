@@ -94,31 +94,31 @@ class Express:
 
     def _take_narrow(self, data: bytes) -> bytes:
         """Several chunks of the narrow form in one go: the client gets their events in one chunk."""
-        opening, cut, close, size = self._open, self._cut, b'"' + self._close, len(data)
+        opening, cut, close, closes = self._open, self._cut, self._close, self._rest
         before, after = self._opening, self._after[:-2]
-        reader, skip = self._reader, len(close)
         outs: list[bytes] = []
-        at = 0
-        while at < size:
-            line = data.find(b"\r", at, at + 6)
-            length = known_sizes.get(data[at:line])
-            if not length or not data.startswith(opening, line):
+        running, at = b"", 0
+        # Each piece but the last is a chunk without its end, if what it says of its size is right.
+        for piece in data.split(_END)[:-1]:
+            size, digits = len(piece) - 1, 2
+            if size > 255:
+                size, digits = size - 1, 3
+            if not 15 < size < _MOST or piece[: digits + cut] != _SIZES[size] + opening:
                 break
-            start, stop = line + cut, line + length + 4
-            end = data.find(b'"', start, stop)
-            if stop > size or not data.startswith(close, end):
-                break
-            text, rest = data[start:end], data[end + skip : stop]
+            text, _, rest = piece[digits + cut :].partition(b'"')
+            if rest != close:
+                figures = rest[closes:]
+                if rest[:closes] != close or figures[:9] not in _RUNNING_STARTS or b"\n" in figures:
+                    break
+                running = figures
             if b"\n" in text or b"\r" in text:
                 break
-            if rest != _END:
-                if not rest.startswith(RUNNING) or rest.find(b"\n") != len(rest) - 4 or not rest.endswith(_END):
-                    break
-                reader.last_running = rest[:-4]
             outs += (before, text, after)
-            at = stop
+            at += len(piece) + len(_END)
         if outs:
-            reader.pieces += len(outs) // 3
+            if running:
+                self._reader.last_running = running + b"}"
+            self._reader.pieces += len(outs) // 3
             payload = b"".join(outs)
             self._write(b"%x\r\n%b\r\n" % (len(payload), payload))
         return data[at:] if at else data

@@ -21,6 +21,7 @@ export function SettingsTab({ deployment }: { deployment: Deployment }) {
       <div className="grid-2">
         <ChangeNeeds deployment={deployment} />
         <Scale deployment={deployment} />
+        <Bounds deployment={deployment} />
         {can("deployments.delete") ? <Delete deployment={deployment} /> : null}
       </div>
     </Requires>
@@ -72,6 +73,51 @@ function Scale({ deployment }: { deployment: Deployment }) {
         {save.isError ? <ErrorNotice error={save.error} /> : null}
         <div>
           <Button type="submit" busy={save.isPending} blocked={wrong ? t("deploy.fixFields") : null}>{t("deployment.scale.save")}</Button>
+        </div>
+      </form>
+    </Card>
+  );
+}
+
+/** Between which numbers of replicas scaling may choose. Empty: the revision's own number, so nothing is scaled. */
+function Bounds({ deployment }: { deployment: Deployment }) {
+  const { t } = useI18n();
+  const { slug } = useOrg();
+  const client = useQueryClient();
+  const toast = useToast();
+  const [least, setLeast] = useState(deployment.min_replicas === null ? "" : String(deployment.min_replicas));
+  const [most, setMost] = useState(deployment.max_replicas === null ? "" : String(deployment.max_replicas));
+  const read = (text: string) => (text.trim() === "" ? null : wholeNumber(text));
+  const bad = (text: string, from: number) => {
+    const value = wholeNumber(text);
+    return text.trim() !== "" && (value === null || value < from || value > LIMITS.replicas.max);
+  };
+  const wrongLeast = bad(least, 0);
+  const wrongMost = bad(most, 1);
+  const wrong = wrongLeast || wrongMost;
+  const save = useMutation({
+    mutationFn: () => api.updateDeployment(slug, deployment.name, { min_replicas: read(least), max_replicas: read(most) }),
+    onSuccess: (fresh) => {
+      client.setQueryData(keys.deployment(slug, deployment.name), fresh);
+      toast(t("deployment.bounds.saved"));
+    },
+    onSettled: () => client.invalidateQueries({ queryKey: keys.deployments(slug) }),
+  });
+  return (
+    <Card title={t("deployment.bounds")}>
+      <form
+        className="stack"
+        onSubmit={(event) => {
+          event.preventDefault();
+          if (!wrong) save.mutate();
+        }}
+      >
+        <p>{t("deployment.bounds.text")}</p>
+        <Input label={t("deployment.bounds.least")} inputMode="numeric" error={wrongLeast ? t("deploy.invalidNumber", { min: 0, max: LIMITS.replicas.max }) : null} value={least} onChange={(event) => setLeast(event.target.value)} />
+        <Input label={t("deployment.bounds.most")} inputMode="numeric" error={wrongMost ? t("deploy.invalidNumber", { min: 1, max: LIMITS.replicas.max }) : null} value={most} onChange={(event) => setMost(event.target.value)} />
+        {save.isError ? <ErrorNotice error={save.error} /> : null}
+        <div>
+          <Button type="submit" busy={save.isPending} blocked={wrong ? t("deploy.fixFields") : null}>{t("deployment.bounds.save")}</Button>
         </div>
       </form>
     </Card>

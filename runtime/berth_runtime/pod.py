@@ -109,6 +109,7 @@ def placed(spec: LaunchSpec, given: argparse.Namespace) -> LaunchSpec:
         ),
         secret_file=str(given.token),
         state_dir=str(given.state),
+        cache_dir=str(given.cache) if given.cache else None,
         host=given.host,
     )
 
@@ -154,6 +155,7 @@ def main() -> int:
     parser.add_argument("--token", type=Path, required=True, help="file with the bearer token")
     parser.add_argument("--state", type=Path, required=True, help="folder for status and log")
     parser.add_argument("--models", type=Path, default=Path(MODELS), help="where the model store is mounted")
+    parser.add_argument("--cache", type=Path, help="folder for files that it fetches")
     parser.add_argument("--host", required=True, help="the pod's address")
     parser.add_argument("--status-port", type=int, required=True, help="for the kubelet's probes")
     parser.add_argument("--last-word", type=Path, help="file for the termination message")

@@ -137,7 +137,7 @@ def _container(spec: LaunchSpec, cluster: Cluster, tier: NodeTier, take: Take) -
             f"--spec={_TOLD}/{SPEC_KEY}",
             f"--token={_TOLD}/{TOKEN_KEY}",
             f"--state={_STATE}/replica",
-            f"--models={_MODELS}",
+            f"--models={_MODELS}" if cluster.models_claim else f"--cache={_CACHE}",
             "--host=$(POD_IP)",
             f"--status-port={cluster.status_port}",
             "--last-word=/dev/termination-log",

@@ -69,5 +69,7 @@ class Route(msgspec.Struct, frozen=True):
     asleep_since: int | None = None  # Unix milliseconds; tells one sleep from the next
     hold_seconds: int = 300  # how long a request waits for a deployment that is asleep or starting
     recorded: bool = True  # False: none of its requests is kept, whatever the organisation wishes
-    adapter: int | None = None  # its number among the adapters that its replicas' engine has loaded; None: the base model
+    adapter: int | None = (
+        None  # its number among the adapters that its replicas' engine has loaded; None: the base model
+    )
     prices: tuple[Price, ...] = ()  # the valid one and those announced after it, in order; without any, nothing is paid

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 from berth.deployments.scaling.assessing import assess
 from berth.deployments.scaling.counters import since, told
-from berth.deployments.scaling.deciding import Load, decide
+from berth.deployments.scaling.deciding import decide
 from berth.deployments.scaling.decision import Decision, Reason
 from berth.deployments.scaling.observation import Capacity, Goals, Observation, Peak, Policy
 from berth.deployments.scaling.remembering import learned, noticed
 from berth.deployments.scaling.state import State
 
-__all__ = ["Capacity", "Decision", "Goals", "Load", "Observation", "Peak", "Policy", "Reason", "State", "autoscale"]
+__all__ = ["Capacity", "Decision", "Goals", "Observation", "Peak", "Policy", "Reason", "State", "autoscale"]
 
 
 def autoscale(observation: Observation, state: State) -> tuple[Decision, State]:

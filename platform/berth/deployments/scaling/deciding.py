@@ -12,7 +12,7 @@ from berth.deployments.scaling.calendar import declared
 from berth.deployments.scaling.decision import Decision, Reason
 from berth.deployments.scaling.forecast import Outlook, outlook
 from berth.deployments.scaling.headroom import best_count
-from berth.deployments.scaling.holding import LEARNING, held, level, regret
+from berth.deployments.scaling.holding import LEARNING, calm_level, held, level, regret
 from berth.deployments.scaling.measured import Rate, rate_of
 from berth.deployments.scaling.observation import Observation
 from berth.deployments.scaling.state import Coming, State
@@ -20,8 +20,8 @@ from berth.deployments.scaling.state import Coming, State
 BAND: Final = 0.06  # a replica goes only if the others could do so much more than is needed
 WIDE: Final = 0.25
 EASE: Final = 0.02  # of a replica that may be missing before another one is asked for
-DRAIN: Final = 12.0  # seconds in which a backlog is to be gone once the replicas for it are ready
-MOST_SURGE: Final = 3.0  # times what the rate alone needs
+DRAIN: Final = 10.0  # seconds in which a backlog is to be gone once the replicas for it are ready
+MOST_SURGE: Final = 4.0  # times what the rate alone needs
 JUMP: Final = 1.1  # times what is prepared for: more that comes suddenly does not wait for the forecast
 WITHIN: Final = 2.0  # times the planned concurrency may be within a replica at once; more waits at the gateway
 
@@ -32,6 +32,7 @@ class Load(msgspec.Struct, frozen=True):
     outlook: Outlook
     rate: Rate | None
     backlog: Backlog
+    waiting: float  # requests, at the gateway and behind others within engines
     concurrency: int | None
 
 
@@ -90,18 +91,16 @@ def residence(state: State) -> float | None:
 def _load(observation: Observation, state: State) -> Load:
     policy = observation.policy
     growth = state.pattern.growth(observation.now, observation.cold_start) if policy.daily else 1.0
-    found = outlook(state.history, observation.cold_start, growth, state.dispersion, level(state) * JUMP)
+    found = outlook(state.history, observation.cold_start, growth, state.dispersion, calm_level(state) * JUMP)
     rate = rate_for(observation, state)
     limit = _concurrency(observation, rate, state)
     backlog = Backlog(0.0, 0.0)
+    inside = max(0.0, observation.in_flight - observation.ready * limit) if limit else 0.0
+    waiting = observation.queued + inside
     if rate is not None:
-        inside = max(0.0, observation.in_flight - observation.ready * limit) if limit else 0.0
-        now_rate = found.jump or state.history.rate(20.0)
         starts = [(each.at - observation.now, each.count) for each in state.coming]
-        backlog = foresee(
-            observation.queued + inside, now_rate, observation.ready, rate.full, starts, observation.cold_start
-        )
-    return Load(found, rate, backlog, limit)
+        backlog = foresee(waiting, found.lately, observation.ready, rate.full, starts, observation.cold_start)
+    return Load(found, rate, backlog, waiting, limit)
 
 
 def _concurrency(observation: Observation, rate: Rate | None, state: State) -> int | None:
@@ -134,11 +133,13 @@ def _wanted(observation: Observation, state: State, load: Load) -> tuple[float, 
     reasons = [_by_rate(prepared, need, count)]
     if found.jump:
         reasons.insert(0, _by_jump(found.jump, count))
-    now_rate = found.jump or found.rate
+    now_rate = max(found.lately, found.rate)
     if load.backlog.peak > rate.full:
-        most = MOST_SURGE * max(1.0, need)
+        most = MOST_SURGE * max(1.0, rate.replicas(max(prepared, now_rate)))
         drain = min(most, (load.backlog.left / DRAIN + now_rate) / rate.full)
         keep = max(keep, ceil(min(most, (load.backlog.peak / DRAIN + now_rate) / rate.full) - EASE))
+        if load.waiting > rate.full:
+            keep = max(keep, state.desired)  # until what waits is worked off
         if load.backlog.left > rate.full and ceil(drain - EASE) > count:
             count = ceil(drain - EASE)
             reasons.insert(0, _by_backlog(load.backlog.left, count))

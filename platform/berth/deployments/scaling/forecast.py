@@ -21,15 +21,16 @@ class Outlook(msgspec.Struct, frozen=True):
     expected: float  # `ahead` seconds from now, if what was goes on
     lasting: float  # what has lasted for minutes
     jump: float  # what came suddenly, if it is more than could be expected; else 0
+    lately: float  # over the last seconds, as far as they can be trusted
 
 
 def outlook(history: History, ahead: float, growth: float, spread: float, prepared: float) -> Outlook:
     """`growth`: as the time of day tells; `spread`: variance over mean of what comes; `prepared`: only more is a jump."""
     level = history.rate(_LEVEL)
     expected = (level + _trend(history, level, ahead, spread)) * growth
-    return Outlook(
-        level, expected, min(expected, history.rate(LASTING)), _jump(history, max(expected, prepared), spread)
-    )
+    sudden, least = surest(history, spread)
+    jump = sudden if least > max(expected, prepared) else 0.0
+    return Outlook(level, expected, min(expected, history.rate(LASTING)), jump, sudden)
 
 
 def _trend(history: History, level: float, ahead: float, spread: float) -> float:
@@ -46,10 +47,10 @@ def _trend(history: History, level: float, ahead: float, spread: float) -> float
     return max(0.0, min(DAMP * slope * (ahead + half), _MOST_TREND * level))
 
 
-def _jump(history: History, expected: float, spread: float) -> float:
-    """The stretch that shows most surely that there is more says how much. Only where even its lower bound is above `expected`."""
+def surest(history: History, spread: float) -> tuple[float, float]:
+    """The rate over the stretch that shows most surely that there is so much, and what it is at least."""
     if len(history.times) < 2:
-        return 0.0
+        return 0.0, 0.0
     gap = history.times[-1] - history.times[-2]
     best = found = 0.0
     for window in PANIC_WINDOWS:
@@ -58,4 +59,4 @@ def _jump(history: History, expected: float, spread: float) -> float:
         sure = rate - SURE * noise(rate, window, spread)
         if sure > best:
             best, found = sure, rate
-    return found if best > expected else 0.0
+    return found, best

@@ -15,8 +15,8 @@ from berth.deployments.scaling.measured import Rate
 
 LEAST, STEP, BUCKETS = 0.9, 1.06, 64  # ratios from 0.9 to 35
 MEMORY: Final = 4 * 3_600.0  # seconds after which a comparison counts 1/e
-PRIOR: Final = ((1.0, 200.0), (1.1, 12.0))  # believed before anything was seen: ratio, weight
-MISS: Final = 0.04  # missing the whole allowance of late requests is worth so much more capacity
+PRIOR: Final = ((1.0, 300.0), (1.1, 18.0))  # believed before anything was seen: ratio, weight
+PRICE: Final = 0.9  # of late requests, in capacity: over the root of their allowance, so that strict goals buy more
 
 
 class Surprises(msgspec.Struct, frozen=True):
@@ -56,7 +56,7 @@ def best_count(surprises: Surprises, rate: Rate, expected: float, allowance: flo
         return 0
     least = rate.replicas(expected)
     last = max(ceil(least), ceil(rate.replicas(expected * most) - 1e-6))
-    price = MISS / max(allowance, 1e-4)
+    price = PRICE / max(allowance, 1e-4) ** 0.5
     best, best_cost = 0, float("inf")
     for count in range(max(1, int(0.8 * least)), last + 1):
         if rate.edge(count) < expected and count < last:

@@ -8,7 +8,7 @@ from typing import Final
 
 import msgspec
 
-KEPT: Final = 900.0  # seconds
+KEPT: Final = 330.0  # seconds: more than anybody looks back
 _DENSE, _MIDDLE = 30.0, 150.0  # seconds: younger samples are all kept; then one every 5 s, then one every 15 s
 _GAPS: Final = ((_MIDDLE, 15.0), (_DENSE, 5.0))
 

@@ -11,7 +11,8 @@ from berth.deployments.scaling.observation import Observation
 from berth.deployments.scaling.state import Hold, State
 
 LEARNING: Final = 300.0  # seconds after the first call in which nothing is taken away
-BRIEF: Final = 0.35  # of the stabilisation, for what has not lasted yet
+BRIEF: Final = 0.5  # of the stabilisation, for what has not lasted yet
+FEW, LARGE = 4.0, 2.0  # one of many is cheap to keep: a fleet of 8 is kept twice as long as one of 4
 PANIC_HOLD: Final = 60.0  # seconds for which a jump is prepared for
 LONGEST_PATIENCE: Final = 4.0
 FORGIVEN: Final = 4 * 3_600.0  # seconds after which a regret counts half
@@ -21,16 +22,24 @@ def held(observation: Observation, state: State, found: Outlook) -> State:
     """The memory with what is foreseen now. What has lasted for minutes is kept for long, what came only just for a shorter time."""
     now, policy = observation.now, observation.policy
     holds = [each for each in state.holds if each.until > now]
-    long = policy.stabilisation * state.patience
-    for rate, seconds in ((found.lasting, long), (found.expected, long * BRIEF), (found.jump, PANIC_HOLD)):
+    long = policy.stabilisation * state.patience * min(LARGE, max(1.0, state.desired / FEW))
+    for rate, seconds in ((found.lasting, long), (found.expected, long * BRIEF)):
         if rate > 0:
             holds = _with(holds, Hold(now + seconds, rate))
-    return msgspec.structs.replace(state, holds=tuple(holds))
+    jump = state.jump if state.jump is not None and state.jump.until > now else None
+    if found.jump and (jump is None or found.jump >= jump.rate):
+        jump = Hold(now + PANIC_HOLD, found.jump)
+    return msgspec.structs.replace(state, holds=tuple(holds), jump=jump)
+
+
+def calm_level(state: State) -> float:
+    """Work a second that is prepared for, whatever came suddenly."""
+    return max((each.rate for each in state.holds), default=0.0)
 
 
 def level(state: State) -> float:
     """Work a second that is prepared for."""
-    return max((each.rate for each in state.holds), default=0.0)
+    return max(calm_level(state), state.jump.rate if state.jump is not None else 0.0)
 
 
 def _with(holds: list[Hold], new: Hold) -> list[Hold]:

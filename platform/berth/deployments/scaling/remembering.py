@@ -37,7 +37,7 @@ def noticed(observation: Observation, state: State, came: Counters, elapsed: flo
         pattern=pattern,
         coming=_coming(observation, state),
         ready_since=ready_since if observation.ready > 0 else None,
-        active_at=observation.now if busy or state.active_at is None else state.active_at,
+        active_at=observation.now if busy else state.active_at,
     )
 
 

@@ -81,6 +81,7 @@ class State(msgspec.Struct, frozen=True):
     sums: Sums | None = None
     unloaded: float | None = None  # seconds to the first token of a request alone, as learned
     holds: tuple[Hold, ...] = ()  # the later, the fewer
+    jump: Hold | None = None  # what came suddenly, until it shows in the forecast
     coming: tuple[Coming, ...] = ()
     pattern: Pattern = Pattern()
     ready_since: float | None = None

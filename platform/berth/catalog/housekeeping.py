@@ -10,7 +10,7 @@ from berth.catalog.import_models import FINAL, ImportState
 from berth.catalog.models import ModelImport
 
 GIVEN_UP: Final = timedelta(days=7)  # without a part
-_WHY: Final = "housekeeping serves every organisation"
+_WHY = "housekeeping serves every organisation"
 
 
 def tidy(now: datetime) -> None:

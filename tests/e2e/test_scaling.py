@@ -34,14 +34,16 @@ class Traffic:
     """Clients that ask one after the other, for as long as they are wanted. `ids` are of whole answers, `broken` of those
     that an engine had begun when it died."""
 
-    def __init__(self, platform: Platform) -> None:
+    def __init__(self, platform: Platform, clients: int = CLIENTS, tokens: int = 2, pause: float = 0.0) -> None:
+        """`pause`: seconds between an answer and the client's next request."""
         self.platform = platform
+        self.tokens, self.pause = tokens, pause
         self.ids: list[str] = []
         self.broken: list[str] = []
         self.others: Counter[str] = Counter()
         self.deaths = False  # whether engines are being killed
         self._end = threading.Event()
-        self._clients = [threading.Thread(target=self._ask, args=(number,), daemon=True) for number in range(CLIENTS)]
+        self._clients = [threading.Thread(target=self._ask, args=(number,), daemon=True) for number in range(clients)]
 
     def __enter__(self) -> Traffic:
         for client in self._clients:
@@ -57,12 +59,12 @@ class Traffic:
         headers = {"Authorization": f"Bearer {self.platform.demo['api_key']}"}
         with httpx.Client(base_url=self.platform.demo["api_base"], headers=headers, timeout=120) as client:
             turn = number
-            while not self._end.is_set():
+            while not self._end.wait(self.pause):
                 turn += 1
                 body = {
                     "model": self.platform.demo["model"],
                     "prompt": f"Number {turn} is",
-                    "max_tokens": 2,
+                    "max_tokens": self.tokens,
                     "stream": turn % 2 == 0,
                 }
                 try:
@@ -161,6 +163,37 @@ def test_no_request_is_lost_whatever_is_done_to_the_replicas(resting: Platform, 
     platform.wait_for(lambda: shown(platform)["state"] == "asleep" and ready(platform, 0), seconds=90)  # 1 → 0
     assert traffic.others == {}
     check_metered(platform, traffic, started)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_traffic_alone_scales_it_up_and_down_again(resting: Platform) -> None:
+    """0 → 1 by the first request, 1 → 2 by many, 2 → 1 when few are left, 1 → 0 when none comes. Nobody asks for a number."""
+    platform = resting
+    change(platform, min_replicas=1, max_replicas=2)
+    started = time.time()
+    try:
+        with Traffic(platform, clients=16, tokens=48) as many:
+            many.more(1)
+            change(platform, sleep_after_seconds=900)
+            platform.wait_for(lambda: ready(platform, 2), seconds=300)
+            many.more(20)
+        with Traffic(platform, clients=1, tokens=2, pause=2.0) as few:
+            platform.wait_for(lambda: ready(platform, 1), seconds=900)
+            few.more(3)
+        change(platform, sleep_after_seconds=1)
+        platform.wait_for(lambda: shown(platform)["state"] == "asleep" and ready(platform, 0), seconds=120)
+    finally:
+        change(platform, min_replicas=None, max_replicas=None)
+    assert not many.others and not few.others
+    changes = platform.sign_in().get(f"{place(platform)}/status").json()["scaling"]
+    assert [(each["before"], each["after"]) for each in changes] == [
+        (2, 1),
+        (1, 2),
+    ]  # newest first, and no more than these
+    assert all(each["reason"] for each in changes)
+    many.ids += few.ids
+    check_metered(platform, many, started)
 
 
 def kill_one(platform: Platform, traffic: Traffic, count: int) -> None:

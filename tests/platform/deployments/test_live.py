@@ -121,7 +121,7 @@ def test_quotas_are_an_operators_and_everybody_sees_their_own() -> None:
     limits = {"replicas": 2, "memory": 10**9}
     assert make.client(owner.user).patch(address, limits, "application/json").status_code == 403
     answer = make.client(operator).patch(address, limits, "application/json")
-    assert answer.json() == {"replicas": 2, "gpus": None, "memory": 10**9}
+    assert answer.json() == {"replicas": 2, "gpus": None, "memory": 10**9, "regions": None}
     seen = make.client(owner.user).get(f"/api/v1/orgs/{owner.org.slug}/capacity").json()
     assert seen["quota"] == answer.json()
     assert seen["used"] == {"replicas": 1, "gpus": 0, "memory": 400_000_000}

@@ -37,7 +37,7 @@ describe("catalogues", () => {
     const code = sources(fileURLToPath(new URL("../../src", import.meta.url))).join("\n");
     // `state.${…}` reaches every key that begins so; `kind.code` of the planner's messages and `start.step.text` are built of two parts.
     const built = [...code.matchAll(/`([a-zA-Z.]+\.)\$\{/g)].map(([, prefix = ""]) => prefix);
-    const reached = (key: string) => code.includes(`"${key}"`) || [...built, "reason.", "reject.", "change."].some((prefix) => key.startsWith(prefix));
+    const reached = (key: string) => code.includes(`"${key}"`) || [...built, "reason.", "reject.", "change.", "survey.", "remedy."].some((prefix) => key.startsWith(prefix));
     expect(keys.filter((key) => !reached(key))).toEqual([]);
   });
 

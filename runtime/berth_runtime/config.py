@@ -30,7 +30,8 @@ REFERENCE_PYTHON = Setting(
 CONVERTER_PYTHON = Setting(
     "BERTH_CONVERTER_PYTHON",
     "",
-    "Python of the environment that `make converters` makes, for conversions that need PyTorch. Empty: the one in `.venv-converters`, if it is there.",
+    "Python of the environment that `make converters` makes, for conversions that need PyTorch. "
+    "Empty: the one in `.venv-converters`, if it is there.",
 )
 
 SETTINGS: tuple[Setting, ...] = (

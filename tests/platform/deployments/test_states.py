@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from berth.deployments import models
-from berth.deployments.states import MOVES, NotAllowed, State, check_move
 from berth.deployments.decision import CRASH_LOOP_RETRY, back_off
+from berth.deployments.states import MOVES, NotAllowed, State, check_move
 from berth.deployments.world import Life, Row, Sight, Want, merge
 
 

@@ -7,7 +7,7 @@ export const zhConversions = {
   "conversion.format": "格式",
   "conversion.format.gguf": "GGUF（llama.cpp、Ollama）",
   "conversion.format.safetensors": "safetensors（vLLM、TensorRT-LLM）",
-  "conversion.format.onnx": "ONNX（ONNX Runtime）",
+  "conversion.format.onnx": "ONNX（onnxruntime）",
   "conversion.quantization": "量化",
   "conversion.start": "开始制作",
   "conversion.started": "正在制作 {label}",

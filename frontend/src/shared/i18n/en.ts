@@ -439,6 +439,7 @@ export const en = {
   "event.rollout_completed": "Revision {number} took over",
   "event.scaled": "Replicas: {before} → {after}",
   "event.bounds_changed": "Bounds of replicas changed",
+  "event.peaks_changed": "Declared peaks changed",
   "event.priority_changed": "Priority changed",
   "cause.canary": "The new revision answers a part of the requests and is compared with the one before.",
   "cause.shadow": "The new revision gets copies of requests; nobody sees its answers.",

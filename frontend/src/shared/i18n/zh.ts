@@ -440,6 +440,7 @@ export const zh: Record<Key, Message> = {
   "event.rollout_completed": "修订版 {number} 已接管",
   "event.scaled": "副本：{before} → {after}",
   "event.bounds_changed": "副本数范围已更改",
+  "event.peaks_changed": "已申报的高峰已更改",
   "event.priority_changed": "优先级已更改",
   "cause.canary": "新修订版承接部分请求，并与之前的修订版比较。",
   "cause.shadow": "新修订版接收请求的副本；其回答不返回给任何人。",

@@ -33,6 +33,7 @@ def launch_spec(replica: Replica) -> LaunchSpec:
         secret_file="",
         state_dir="",
         pooling=revision.version.facts.get("pooling"),
+        model_format=revision.artefact.format,
         # On devices of its own the plan is of their memory, and drivers map far more of the main one than is ever used.
         memory_limit=None if replica.devices else memory_limit(revision.memory, revision.slots),
         start_deadline_seconds=START_DEADLINE_SECONDS,

@@ -23,7 +23,7 @@ from berth_runtime.spec import LaunchSpec
 DEVICES: Final = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES")
 _LIBRARIES: Final = ("LD_LIBRARY_PATH", "CUDA_HOME")  # where an image keeps its driver's libraries
 _SYSTEM_PATH: Final = "/usr/local/bin:/usr/bin:/bin"
-_SOCKET_BYTES: Final = 100  # the kernel takes 107, and engines append to it
+_FOLDER_BYTES: Final = 64  # of the folder of sockets: the kernel takes 107, and vLLM's own have names of 36
 _FILE_BYTES: Final = 8 << 30  # compiled kernels, and memory that processes share by files
 
 GATE_RULES: Final = (
@@ -106,9 +106,14 @@ class GatedEngine(Engine):
         return Call("POST", "/v1/completions", msgspec.json.encode(body))
 
 
+def socket_folder(spec: LaunchSpec) -> str:
+    """Where sockets are: the work folder, or, where that is too deep for the kernel, a private folder beside the system's."""
+    work = str(work_folder(spec))
+    if len(work) <= _FOLDER_BYTES:
+        return work
+    return f"/tmp/berth-{hashlib.sha256(spec.state_dir.encode()).hexdigest()[:24]}"  # noqa: S108 - the door makes it, for us alone
+
+
 def socket_of(spec: LaunchSpec) -> str:
-    """A Unix socket in the replica's folder, or, where that is too deep for the kernel, in a private folder beside the system's."""
-    path = str(work_folder(spec) / "s")
-    if len(path) <= _SOCKET_BYTES:
-        return path
-    return f"/tmp/berth-{hashlib.sha256(spec.state_dir.encode()).hexdigest()[:24]}/s"  # noqa: S108 - the door makes it, for us alone
+    """The Unix socket between the door and the engine."""
+    return f"{socket_folder(spec)}/s"

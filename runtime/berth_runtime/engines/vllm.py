@@ -9,7 +9,7 @@ import msgspec
 
 from berth_runtime.config import VLLM, Setting
 from berth_runtime.engines.engine import MODEL_UNREADABLE, OUT_OF_MEMORY, Capabilities
-from berth_runtime.engines.gated import GATE_RULES, GatedEngine, socket_of
+from berth_runtime.engines.gated import GATE_RULES, GatedEngine, socket_folder, socket_of
 from berth_runtime.engines.options import require
 from berth_runtime.engines.prometheus import fraction, samples, whole
 from berth_runtime.lines import Rule
@@ -113,6 +113,7 @@ class Vllm(GatedEngine):
             "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "0",
             "VLLM_MEDIA_URL_ALLOW_REDIRECTS": "0",
             "VLLM_MAX_IMAGE_PIXELS": str(_MAX_PIXELS),
+            "VLLM_RPC_BASE_PATH": socket_folder(spec),
             "VLLM_HOST_IP": "127.0.0.1",
             # Its processes find one another over loopback, also where there is but one of them.
             "GLOO_SOCKET_IFNAME": "lo",

@@ -227,6 +227,8 @@ async def run(settings: Settings, argv: list[str], prepare: Callable[[Engine], A
         sys.stderr.flush()
         await ended
         server.close()
+    if settings.socket is not None:
+        _leave(Path(settings.socket))
     return child.returncode if child.returncode is not None and child.returncode > 0 else 1
 
 
@@ -242,6 +244,14 @@ def _clear(path: Path) -> None:
     if facts.st_uid != os.getuid() or facts.st_mode & 0o077 or path.parent.is_symlink():
         raise PermissionError("the socket's folder is not ours alone")
     path.unlink(missing_ok=True)
+
+
+def _leave(path: Path) -> None:
+    """Removes the socket, and its folder if that was made for it alone."""
+    with suppress(OSError):
+        path.unlink(missing_ok=True)
+        if path.parent.name.startswith("berth-"):
+            path.parent.rmdir()
 
 
 def _end(child: asyncio.subprocess.Process) -> None:

@@ -29,7 +29,7 @@ IDS = 256
 randbytes = SystemRandom().randbytes
 _WIDTH = 23
 _RANDOM = (*range(2, 5), *range(7, 10), *range(11, 23))  # columns of random digits
-MOST_ENDED = 512  # answers whose counting waits
+MOST_ENDED = 128  # answers whose counting waits
 
 
 class FastPath:

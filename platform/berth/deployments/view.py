@@ -136,6 +136,9 @@ def write_seen(row: Replica, seen: ObservedReplica | None, now: datetime) -> lis
         "phases": [msgspec.to_builtins(timing) for timing in seen.phases],
         "host": seen.host or "",
         "port": seen.port,
+        # Why a living one does not get on: what it waits for, or who takes it away.
+        "reason": (seen.reason or "")[:64],
+        "message": (seen.message or "")[:400],
     }
     if row.retired_at is None:  # one that is leaving stays "draining", whatever it says of itself
         values["phase"] = seen.phase.value

@@ -68,7 +68,7 @@ def _write_replicas(
             given_back(replica.revision.tier)
         if replica.phase != phase:
             tell_phase(row, replica, now)
-        elif "phases" in changed:
+        elif {"phases", "message"} & set(changed):
             tell(row, "replica_progress", now, replica=replica.name)
         routes |= "ready" in (phase, replica.phase) and serving != (replica.phase, replica.host, replica.port)
     return routes

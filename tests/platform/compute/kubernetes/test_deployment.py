@@ -86,8 +86,11 @@ def test_a_deployment_without_room_waits_and_says_what_for(world: World) -> None
             break
         time.sleep(0.1)
     assert (seen.reason, seen.alive) == ("no_capacity", True)
+    reconcile_until(provider, deployment.pk, lambda row: Replica.objects.for_org(org).get().reason == "no_capacity")
+    assert "pending" in Replica.objects.for_org(org).get().message
     world.kubelet.add_node("far-0", labels={"pool": "far"})
     reconcile_until(provider, deployment.pk, lambda row: row.state == "ready")
+    assert Replica.objects.for_org(org).get().message == ""
 
 
 def _ended(replica: Replica) -> bool:

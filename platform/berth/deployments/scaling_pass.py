@@ -25,21 +25,25 @@ from berth_gateway.contract import DeploymentLoad
 
 log = logging.getLogger(__name__)
 
+QUIET: Final = 120.0  # seconds without a request after which a deployment at its least is not looked at
+PAUSE: Final = 20.0  # seconds between two looks after which the time between them counts as one without requests
 KEPT: Final = 200  # decisions of a deployment
 SHARE: Final = 0.75  # of a replica's slots that may be busy on average, so that few requests wait for one
 
 
 def scale_all(holder: UUID, now: datetime) -> int | None:
-    """How many deployments were looked at. None: another scaler holds the lease. Raises one of UNAVAILABLE: nothing is scaled while
-    nobody knows the load."""
+    """How many deployments had something to decide. None: another scaler holds the lease. Raises one of UNAVAILABLE: nothing is
+    scaled while nobody knows the load."""
     fence = claim(holder, now)
     if fence is None:
         return None
     loads = all_loads()
     count = 0
     for deployment in scalable():
-        scale(deployment, loads.get(str(deployment.pk), {}), fence, now)
-        count += 1
+        seen = loads.get(str(deployment.pk), {})
+        if not idle(deployment, seen, now):
+            scale(deployment, seen, fence, now)
+            count += 1
     return count
 
 
@@ -61,6 +65,16 @@ def scalable() -> QuerySet[Deployment]:
     )
 
 
+def idle(deployment: Deployment, loads: Mapping[str, DeploymentLoad], now: datetime) -> bool:
+    """Nobody asked for a while, and it has the least already: there is nothing to decide, and thousands of such cost nothing."""
+    if deployment.revision is None or deployment.peaks:
+        return False
+    if wanted_replicas(deployment, deployment.revision) > max(1, bounds_of(deployment, deployment.revision).least):
+        return False
+    since = now.timestamp() - QUIET
+    return all(not load.in_flight and not load.queued and load.active_at < since for load in loads.values())
+
+
 def scale(deployment: Deployment, loads: Mapping[str, DeploymentLoad], fence: int, now: datetime) -> Decision | None:
     """None: a younger scaler has spoken, or its bounds leave no choice."""
     revision = deployment.revision
@@ -74,7 +88,14 @@ def scale(deployment: Deployment, loads: Mapping[str, DeploymentLoad], fence: in
         return None
     tally = summed(memory.tally, loads, now.timestamp())
     observation = observe(deployment, revision, memory, counters_of(tally), tally.in_flight, tally.queued, now)
-    decision, state = autoscale(observation, memory.state)
+    state = memory.state
+    if state.now is not None and observation.now - state.now > PAUSE:
+        # It was idle: what came now did not come little by little.
+        quiet = msgspec.structs.replace(
+            observation, now=observation.now - 2.0, in_flight=0.0, queued=0.0, **counters_of(memory.tally)
+        )
+        _, state = autoscale(quiet, state)
+    decision, state = autoscale(observation, state)
     before = wanted_replicas(deployment, revision)
     reason = decision.reasons[0].code if decision.reasons else ""
     held = set_desired_replicas(

@@ -68,7 +68,7 @@ def stepped(base: float, high: float, step: float, end: float) -> Trace:
 def test_ten_times_as_much_from_one_moment_to_the_next() -> None:
     setting, trace = worlds.world(0.99), stepped(4.0, 40.0, 400.0, 700.0)
     done = run(setting, trace, Autoscaler(2.0))
-    assert back_after(done, setting, 400.0) <= setting.cold_start + 30.0
+    assert back_after(done, setting, 400.0) <= setting.cold_start + 20.0
     assert max(f - a for f, a in zip(done.requests.first, done.requests.arrival, strict=True)) < 75.0
     assert not done.dropped
 

@@ -141,8 +141,26 @@ def test_fixed_numbers_paused_and_failed_deployments_are_left_alone(valkey: redi
     make.deployment(organisation, state=State.PAUSED, desired="paused", min_replicas=1, max_replicas=3)
     make.deployment(organisation, state=State.FAILED, min_replicas=1, max_replicas=3)
     fixed = make.deployment(organisation, state=State.READY, min_replicas=2, max_replicas=2)
-    assert scaling_pass.scale_all(uuid4(), make.NOON) == 1
+    assert scaling_pass.scale_all(uuid4(), make.NOON) == 0
     assert row(fixed).desired_replicas is None
+
+
+@pytest.mark.django_db
+def test_idle_ones_at_their_least_cost_nothing_and_a_rush_after_a_pause_is_one(
+    scaled: Deployment, valkey: redis.Redis, django_assert_max_num_queries: Any
+) -> None:
+    tell(valkey, scaled, load(NOW, 0, since=NOW - 1))
+    last = passes(valkey, scaled, 20, rate=1, in_flight=1)
+    later = last + timedelta(hours=2)
+    tell(valkey, scaled, load(last.timestamp(), 20, since=NOW - 1))
+    with django_assert_max_num_queries(12):
+        assert scaling_pass.scale_all(uuid4(), later) == 0
+    Deployment.objects.for_org(scaled.org_id).update(desired_replicas=1)
+    much = later + HELD + timedelta(seconds=1)
+    tell(valkey, scaled, load(much.timestamp(), 200, since=NOW - 1, in_flight=20, queued=60))
+    assert scaling_pass.scale_all(uuid4(), much) == 1
+    assert recall(scaled.pk).state.history.rate(2.0) > 20
+    assert (row(scaled).desired_replicas or 0) > 1
 
 
 @pytest.mark.django_db

@@ -101,7 +101,8 @@ STAGES = (
     ),
     Stage(
         "llamacpp_prefill", ("llamacpp", "llamacpp_2024"), PREFILL,
-        _of("llamacpp", "prefill_mfu.hbm prefill_mfu.gddr prefill_mfu.apple prefill_mfu.apple-kquant prefill_layer_us attention_mfu.gddr split_prefill")
+        _of("llamacpp", "prefill_mfu.hbm prefill_mfu.gddr prefill_mfu.apple prefill_mfu.apple-kquant prefill_layer_us"
+            " attention_mfu.gddr split_prefill")
         + _of("llamacpp_2024", "unpacks.gddr unpacks.hbm"),
     ),
     Stage(

@@ -98,7 +98,7 @@ class Hub:
                 pass
 
         server = Server(("127.0.0.1", 0), Handler)
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+        threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
         return server
 
     def _hub(self, to: BaseHTTPRequestHandler, path: str, query: str, headers: dict[str, str]) -> None:

@@ -12,7 +12,7 @@ from berth.deployments.scaling.calendar import declared
 from berth.deployments.scaling.decision import Decision, Reason
 from berth.deployments.scaling.forecast import Outlook, outlook
 from berth.deployments.scaling.headroom import best_count
-from berth.deployments.scaling.holding import LEARNING, calm_level, held, level, regret
+from berth.deployments.scaling.holding import LEARNING, calm_level, held, kept_up, level, regret
 from berth.deployments.scaling.measured import Rate, rate_of
 from berth.deployments.scaling.observation import Observation
 from berth.deployments.scaling.state import Coming, State
@@ -41,6 +41,8 @@ def decide(observation: Observation, state: State) -> tuple[Decision, State]:
     state = held(observation, state, load.outlook)
     need, wanted, keep, reasons = _wanted(observation, state, load)
     current = state.desired
+    if load.rate is not None and count_for(observation, state, load.rate, calm_level(state)) > current:
+        state = kept_up(observation, state)
     desired = max(wanted, min(current, keep))
     if desired > wanted:
         reasons.insert(0, _held(desired, wanted))
@@ -66,9 +68,10 @@ def decide(observation: Observation, state: State) -> tuple[Decision, State]:
 def count_for(observation: Observation, state: State, rate: Rate, expected: float) -> int:
     """Replicas for so much work a second, with the head-room that the owner asks for or that is worth its price."""
     policy = observation.policy
+    limit = max(1, policy.least, policy.most)
     if policy.head_room is not None:
         return ceil(rate.replicas(expected * policy.head_room) - EASE)
-    return best_count(state.surprises, rate, expected, 1.0 - policy.goals.share, max(1.0, policy.most_head_room))
+    return best_count(state.surprises, rate, expected, 1.0 - policy.goals.share, max(1.0, policy.most_head_room), limit)
 
 
 def _room(rate: Rate | None, count: int, prepared: float) -> float:

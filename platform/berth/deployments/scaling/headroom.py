@@ -16,7 +16,7 @@ from berth.deployments.scaling.measured import Rate
 LEAST, STEP, BUCKETS = 0.9, 1.06, 64  # ratios from 0.9 to 35
 MEMORY: Final = 4 * 3_600.0  # seconds after which a comparison counts 1/e
 PRIOR: Final = ((1.0, 300.0), (1.1, 18.0))  # believed before anything was seen: ratio, weight
-PRICE: Final = 0.9  # of late requests, in capacity: over the root of their allowance, so that strict goals buy more
+PRICE: Final = 1.1  # of late requests, in capacity: over the root of their allowance, so that strict goals buy more
 
 
 class Surprises(msgspec.Struct, frozen=True):
@@ -49,13 +49,16 @@ class Surprises(msgspec.Struct, frozen=True):
         return min(1.0, max(0.0, (part + sum(weights[index + 1 :])) / total))
 
 
-def best_count(surprises: Surprises, rate: Rate, expected: float, allowance: float, most: float) -> int:
+def best_count(surprises: Surprises, rate: Rate, expected: float, allowance: float, most: float, limit: int) -> int:
     """The number of replicas at which one more would cost more than the late requests that it spares. `expected`: work a second;
-    `allowance`: the share of requests that may be late; `most`: times `expected` beyond which nothing is bought."""
+    `allowance`: the share of requests that may be late; `most`: times `expected` beyond which nothing is bought;
+    `limit`: replicas beyond which there is nothing to choose."""
     if expected <= 0:
         return 0
     least = rate.replicas(expected)
-    last = max(ceil(least), ceil(rate.replicas(expected * most) - 1e-6))
+    if 0.8 * least >= limit:
+        return ceil(least)  # more than may be had: nothing to choose
+    last = min(max(ceil(least), ceil(rate.replicas(expected * most) - 1e-6)), max(limit, ceil(least)))
     price = PRICE / max(allowance, 1e-4) ** 0.5
     best, best_cost = 0, float("inf")
     for count in range(max(1, int(0.8 * least)), last + 1):

@@ -9,6 +9,7 @@ from typing import Final
 import msgspec
 
 KEPT: Final = 330.0  # seconds: more than anybody looks back
+SAME: Final = 0.05  # seconds between two moments, at least
 _DENSE, _MIDDLE = 30.0, 150.0  # seconds: younger samples are all kept; then one every 5 s, then one every 15 s
 _GAPS: Final = ((_MIDDLE, 15.0), (_DENSE, 5.0))
 
@@ -24,11 +25,11 @@ class History(msgspec.Struct, frozen=True):
         return self.times[-1] - self.times[0] if self.times else 0.0
 
     def with_sample(self, now: float, added: float) -> History:
-        """A moment that is not after the last one counts as the last one."""
+        """A moment that is not clearly after the last one counts as the last one."""
         if not self.times:
             return History((now,), (added,))
         total = self.sums[-1] + added
-        if now <= self.times[-1]:
+        if now < self.times[-1] + SAME:
             return History(self.times, (*self.sums[:-1], total))
         return _thinned((*self.times, now), (*self.sums, total))
 
@@ -42,7 +43,7 @@ class History(msgspec.Struct, frozen=True):
             return 0.0
         now, first = self.times[-1], self.times[0]
         left, right = max(first, now - begin), now - end
-        if right <= left:
+        if right < left + SAME:
             return 0.0
         return max(0.0, (self._at(right) - self._at(left)) / (right - left))
 

@@ -32,6 +32,13 @@ def held(observation: Observation, state: State, found: Outlook) -> State:
     return msgspec.structs.replace(state, holds=tuple(holds), jump=jump)
 
 
+def kept_up(observation: Observation, state: State) -> State:
+    """What made it go up is kept for the whole stabilisation: a step up that is taken back soon costs more than it saves."""
+    long = observation.policy.stabilisation * state.patience
+    holds = _with(list(state.holds), Hold(observation.now + long, calm_level(state)))
+    return msgspec.structs.replace(state, holds=tuple(holds))
+
+
 def calm_level(state: State) -> float:
     """Work a second that is prepared for, whatever came suddenly."""
     return max((each.rate for each in state.holds), default=0.0)

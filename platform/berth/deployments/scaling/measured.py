@@ -108,6 +108,13 @@ def rate_of(capacity: Capacity, factor: float, residence: float | None, seen: fl
         alone = capacity.concurrency / residence
     if alone is None:
         # Nobody planned anything: what was done well before can be done again, and a little more is tried.
-        return Rate(1.2 * seen * min(1.0, factor), 1.2 * seen * min(1.0, factor)) if seen > 0 else None
+        tried = _bounded(1.2 * seen * min(1.0, factor))
+        return Rate(tried, tried) if seen > 0 else None
     pooled = capacity.pooled_requests_per_second or alone * POOLING
-    return Rate(max(alone * factor, 1e-9), max(pooled, alone, 1e-9) * factor)
+    alone = _bounded(alone * factor)
+    return Rate(alone, max(alone, _bounded(pooled * factor)))
+
+
+def _bounded(rate: float) -> float:
+    """Nothing is infinitely fast or slow."""
+    return min(max(rate, 1e-6), 1e9)

@@ -19,7 +19,7 @@ from berth_runtime.engines.ollama import Ollama
 from berth_runtime.engines.tensorrt_llm import TensorRtLlm, options
 from berth_runtime.failure import Failure
 from berth_runtime.spec import LaunchSpec, Phase
-from tests.runtime.agents import SECRET, Agent, a_spec, file_of, gone, stop
+from tests.runtime.agents import SECRET, Agent, a_spec, eventually, file_of, gone, stop
 from tests.runtime.engine_programs import program
 from tests.runtime.fakes import trtllm_arguments
 from tests.runtime.lora_files import as_adapter, gguf_adapter
@@ -90,7 +90,23 @@ def test_nothing_stays_when_it_is_stopped(tmp_path: Path, kind: str) -> None:
         stop(agent.process.pid)
         agent.wait(Phase.STOPPED)
         agent.process.wait(30)
-        assert all(gone(process.pid) for process in everything)
+        for process in everything:
+            eventually(lambda process=process: gone(process.pid), "it is gone")
+
+
+@pytest.mark.parametrize("victim", ["agent", "door"])
+def test_nothing_stays_when_somebody_is_killed(tmp_path: Path, victim: str) -> None:
+    """Also not what the engine has started, which the kernel does not end with it."""
+    lasting = "import subprocess, sys\nsubprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'])"
+    fake = stand_in("ollama", tmp_path / "program")
+    fake.write_text(fake.read_text().replace("import os, sys\n", f"import os, sys\n{lasting}\n", 1))
+    with Agent(spec_of("ollama", tmp_path), BERTH_OLLAMA=str(fake)) as agent:
+        agent.ready()
+        everything = psutil.Process(agent.process.pid).children(recursive=True)
+        assert any("time.sleep(600)" in " ".join(process.cmdline()) for process in everything)
+        (psutil.Process(agent.process.pid) if victim == "agent" else agent.engine()).kill()
+        for process in everything:
+            eventually(lambda process=process: gone(process.pid), "it is gone")
 
 
 def test_an_ollama_that_takes_no_link_gets_a_copy(tmp_path: Path) -> None:

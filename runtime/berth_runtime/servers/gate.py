@@ -15,6 +15,7 @@ import json
 import os
 import signal
 import socket
+import subprocess
 import sys
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
@@ -29,6 +30,7 @@ from berth_runtime.servers import gatewire
 
 _HEAD_BYTES = 64 * 1024
 _POLL_SECONDS = 0.2
+_HELD: list[subprocess.Popen[bytes]] = []
 INNER_PORT = "{inner port}"  # stands in the engine's arguments and environment for the port that was chosen
 _INHERITED = 1 << 20  # open files: as many as this process may have
 _PASSED_HEADERS = (
@@ -209,6 +211,7 @@ async def run(settings: Settings, argv: list[str], prepare: Callable[[Engine], A
         stdin=asyncio.subprocess.DEVNULL,
         env=environment,
     )
+    _leave_nobody()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, _end, child)
@@ -230,6 +233,22 @@ async def run(settings: Settings, argv: list[str], prepare: Callable[[Engine], A
     if settings.socket is not None:
         _leave(Path(settings.socket))
     return child.returncode if child.returncode is not None and child.returncode > 0 else 1
+
+
+_REAPER = "import os, sys; sys.stdin.read(); os.killpg(int(sys.argv[1]), 9)"
+
+
+def _leave_nobody() -> None:
+    """However this process ends, all that the engine has started ends too: some engines' own children outlive their parent.
+
+    Another process, of another group, waits for the end of a pipe that this one alone holds.
+    """
+    if os.getpgrp() == os.getpid():  # the group is the engine's alone
+        command = [sys.executable, "-I", "-S", "-c", _REAPER, str(os.getpid())]
+        quiet = subprocess.DEVNULL
+        _HELD.append(
+            subprocess.Popen(command, stdin=subprocess.PIPE, stdout=quiet, stderr=quiet, start_new_session=True)
+        )
 
 
 def _free_port() -> int:

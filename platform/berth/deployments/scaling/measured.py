@@ -85,9 +85,10 @@ class Rate(msgspec.Struct, frozen=True):
         return float(count * self.pooled - (self.pooled - self.alone) * count**0.5)
 
     def edge(self, count: int) -> float:
-        """Work a second from which on many requests are late: half way, as ratios go, from what is done within the goals to what is done
-        when all are full. A short stretch just above the first harms few."""
-        return float((self.work(count) * self.full * count) ** 0.5)
+        """Work a second from which on many requests are late: between what is done within the goals and what is done when all are
+        full. A short stretch just above the first harms few; a large fleet has less room between the two."""
+        within, full = self.work(count), self.full * count
+        return float(within * (full / within) ** min(0.5, EDGE / count))
 
     def replicas(self, load: float) -> float:
         """That do `load`, as a fraction. n replicas do n*pooled - (pooled - alone)*sqrt(n): of many, one is always free."""
@@ -98,6 +99,7 @@ class Rate(msgspec.Struct, frozen=True):
         return float(root * root)
 
 
+EDGE: Final = 1.2  # replicas: how soon the room above what is done within the goals is not counted on any more
 POOLING: Final = 1.1  # what a fleet adds where nobody said
 
 

@@ -13,7 +13,6 @@ api = [
     path("", include("berth.deployments.api")),
     path("", include("berth.metering.api")),
     path("", include("berth.privacy.api")),
-    path("", include("berth.privacy.api")),
     path("", include("berth.billing.api")),
     path("", include("berth.billing.budgets_api")),
     path("", include("berth.publishing.api")),

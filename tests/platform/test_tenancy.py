@@ -96,6 +96,8 @@ def needed(world: World, form: dict[str, Any]) -> dict[str, Any]:
         "scope": "deployment",
         "period": "day",
         "amount": "5",
+        "quantization": "Q8_0",
+        "peaks": [],
     }
     required = form.get("required", [])
     assert set(required) <= samples.keys(), (

@@ -39,6 +39,28 @@ def _paths() -> dict[str, Any]:
                 secured=True,
             )
         },
+        "/api/v1/orgs/{org}/deployments/{name}/live": {
+            "get": {
+                **_operation(
+                    "live_deployment",
+                    "One deployment as server-sent events. `event:` is `status` (at once, and whenever it changes: what "
+                    "`get_deployment_status` answers), `deployments`, `heartbeat` or `reset`.",
+                    answers={
+                        "200": {
+                            "description": "",
+                            "content": {"text/event-stream": {"schema": {"$ref": "#/components/schemas/LiveEvent"}}},
+                        }
+                    },
+                    secured=True,
+                    tag="orgs",
+                ),
+                "parameters": [
+                    {"in": "path", "name": "org", "required": True, "schema": {"type": "string"}},
+                    {"in": "path", "name": "name", "required": True, "schema": {"type": "string"}},
+                    {"in": "header", "name": "Last-Event-ID", "schema": {"type": "string"}},
+                ],
+            }
+        },
         "/api/v1/orgs/{org}/events": {
             "get": {
                 **_operation(

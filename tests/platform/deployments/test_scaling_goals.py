@@ -30,6 +30,7 @@ def compared(setting: Setting, trace: Trace, most: int) -> tuple[Measured, float
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1_800)
 def test_five_times_the_trace() -> None:
     found, ratio = compared(worlds.world(0.998), multiplied(worlds.conversations(), 5), 2)
     assert found.share >= 0.998
@@ -38,6 +39,7 @@ def test_five_times_the_trace() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1_800)
 def test_twenty_times_the_trace() -> None:
     found, ratio = compared(worlds.world(0.995), multiplied(worlds.conversations(), 20), 9)
     assert found.share >= 0.995

@@ -28,6 +28,10 @@ app.conf.beat_schedule = {
     "make artefacts": {"task": "berth.catalog.conversion.tasks.convert", "schedule": 2.0, "options": {"expires": 5}},
     "move imports": {"task": "berth.catalog.tasks.sweep_imports", "schedule": 2.0, "options": {"expires": 5}},
     "tidy the model store": {"task": "berth.catalog.tasks.tidy", "schedule": 300.0, "options": {"expires": 300}},
-    "adopt stray contents": {"task": "berth.catalog.tasks.adopt_strays", "schedule": 21_600.0, "options": {"expires": 3600}},
+    "adopt stray contents": {
+        "task": "berth.catalog.tasks.adopt_strays",
+        "schedule": 21_600.0,
+        "options": {"expires": 3600},
+    },
     "publish what changed": {"task": "berth.publishing.tasks.publish", "schedule": 5.0, "options": {"expires": 5}},
 }

@@ -86,8 +86,13 @@ def user(email: str | None = None, *, name: str = "", password: str | None = Non
 
 
 def org(slug: str | None = None, **fields: Any) -> Organisation:
+    """Begun in the month of NOON, whatever today's date is: its statements begin with that month."""
     slug = slug or f"org-{next(_numbers)}"
-    return Organisation.objects.create(**{"slug": slug, "name": f"Organisation {slug}"} | fields)
+    made = Organisation.objects.create(**{"slug": slug, "name": f"Organisation {slug}"} | fields)
+    if "created_at" not in fields:
+        made.created_at = NOON
+        made.save(update_fields=["created_at"])
+    return made
 
 
 def member(organisation: Organisation, role: str = "developer", person: User | None = None) -> Member:

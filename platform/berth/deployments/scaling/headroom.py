@@ -42,9 +42,9 @@ class Surprises(msgspec.Struct, frozen=True):
         if total <= 0:
             return 0.0
         place = log(max(ratio, LEAST) / LEAST) / log(STEP)
+        if not place < BUCKETS:
+            return 0.0  # endlessly many times included
         index = int(place)
-        if index >= BUCKETS:
-            return 0.0
         part = weights[index] * (1.0 - (place - index))
         return min(1.0, max(0.0, (part + sum(weights[index + 1 :])) / total))
 
@@ -71,7 +71,8 @@ def best_count(surprises: Surprises, rate: Rate, expected: float, allowance: flo
 
 
 def _bucket(ratio: float) -> int:
-    return max(0, min(BUCKETS - 1, int(log(max(ratio, LEAST) / LEAST) / log(STEP))))
+    place = log(max(ratio, LEAST) / LEAST) / log(STEP)
+    return max(0, int(place)) if place < BUCKETS else BUCKETS - 1
 
 
 def _prior() -> tuple[float, ...]:

@@ -172,6 +172,49 @@ def test_a_real_program_ends_when_it_is_cancelled(org: Organisation, version: Mo
     assert not folder.busy()
 
 
+def test_cancelling_while_a_look_is_at_work_is_not_lost(
+    org: Organisation, version: ModelVersion, still: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    conversion = asked(org)
+    step = work._step
+
+    def slow(*given: Any) -> None:
+        services.cancel_conversion(org, str(conversion.pk))
+        step(*given)
+
+    monkeypatch.setattr(work, "_step", slow)
+    assert looked(conversion).state == "converting"
+    monkeypatch.undo()
+    assert looked(conversion).state == "cancelled"
+
+
+def test_two_looks_never_work_at_once(
+    org: Organisation, version: ModelVersion, still: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    conversion, inner = asked(org), []
+    step = work._step
+
+    def nested(*given: Any) -> None:
+        with program.Folder(conversion.pk).alone() as alone:
+            inner.append(alone)
+        step(*given)
+
+    monkeypatch.setattr(work, "_step", nested)
+    looked(conversion)
+    assert inner == [False]
+
+
+def test_a_program_that_is_killed_again_and_again_is_given_up(org: Organisation, version: ModelVersion) -> None:
+    conversion = asked(org, "Q6_K")
+    for _ in range(3):
+        looked(conversion)
+        child = program._children[str(program.Folder(conversion.pk).path)]
+        child.kill()
+        child.wait()
+        looked(conversion)
+    assert (conversion.state, conversion.code) == ("failed", "killed")
+
+
 def test_another_machine_waits_until_the_lease_has_run_out(
     org: Organisation, version: ModelVersion, still: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -12,8 +12,8 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -112,7 +112,6 @@ class Folder:
         child = _children.get(str(self.path))
         if child is not None and child.poll() is None:
             return True
-        _children.pop(str(self.path), None)
         try:
             fd = os.open(self.path / "lock", os.O_RDWR | os.O_CLOEXEC)
         except OSError:
@@ -126,6 +125,30 @@ class Folder:
         finally:
             os.close(fd)
 
+    def killed(self) -> Failed | None:
+        """Told once of a program of ours that somebody else ended, most likely because memory ran out."""
+        child = _children.get(str(self.path))
+        if child is None or child.poll() is None:
+            return None
+        del _children[str(self.path)]
+        if child.returncode >= 0:
+            return None
+        return Failed(
+            "killed", "The conversion was ended from outside, most likely because memory ran out. Use a larger machine."
+        )
+
+    @contextmanager
+    def alone(self) -> Iterator[bool]:
+        """Whether nobody else on this machine looks at it just now; nobody will until the end."""
+        self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with (self.path.parent / ".looking").open("a") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                yield False
+            else:
+                yield True
+
     def stop(self) -> None:
         """Ends the program that this process started here, with all it started."""
         child = _children.pop(str(self.path), None)
@@ -135,6 +158,7 @@ class Folder:
             child.wait()
 
     def remove(self) -> None:
+        _children.pop(str(self.path), None)
         shutil.rmtree(self.path, ignore_errors=True)
 
     def read(self, name: str, kind: type[_T]) -> _T | None:

@@ -29,7 +29,14 @@ from berth.catalog.store import store
 LEASE: Final = timedelta(seconds=60)
 AT_ONCE: Final = 1  # on one machine: a conversion uses all cores but one
 PLACES: Final = 400  # tokens of the neutral text at which two artefacts are compared
+_STORING_LEASE: Final = timedelta(minutes=15)  # one look copies and checks everything that was made
 _TRIES: Final = 3
+_MAY_PASS: Final = ("disk_trouble", "not_measurable", "killed")
+# What a look writes. `cancelled_at` is somebody else's: it may be set while a look is at work, and must stay.
+_OURS: Final = (
+    "state", "step", "done", "total", "rate", "step_began_at", "fallbacks", "requantized", "quality", "code", "message",
+    "artefact", "failures", "finished_at", "lease_machine", "lease_until",
+)  # fmt: skip
 
 
 def due(now: datetime) -> list[Any]:
@@ -43,7 +50,14 @@ def due(now: datetime) -> list[Any]:
 
 
 def look(conversion_id: Any, now: datetime) -> None:
-    """One step, if nobody else is at it."""
+    """One step, if nobody else is at it: no other machine by the lease, no other thread or process of this one by the folder."""
+    folder = Folder(conversion_id)
+    with folder.alone() as alone:
+        if alone:
+            _look(conversion_id, folder, now)
+
+
+def _look(conversion_id: Any, folder: Folder, now: datetime) -> None:
     machine = _machine()
     free = Q(lease_until=None) | Q(lease_until__lte=now) | Q(lease_machine=machine)
     rows = _rows().exclude(state__in=FINAL).filter(pk=conversion_id)
@@ -51,14 +65,13 @@ def look(conversion_id: Any, now: datetime) -> None:
         return
     conversion = rows.select_related("org", "source__version__model", "created_by").get()
     before = (conversion.state, conversion.step, conversion.done)
-    folder = Folder(conversion.pk)
     try:
         _step(conversion, folder, now)
     except Refused as refused:
         _end(conversion, folder, now, ConversionState.FAILED, refused.code, str(refused))
     except (StoreFull, QuotaExceeded) as error:
         _end(conversion, folder, now, ConversionState.FAILED, error.code, error.message)
-    conversion.save()
+    conversion.save(update_fields=_OURS)
     if before != (conversion.state, conversion.step, conversion.done):
         told(conversion)
 
@@ -69,7 +82,7 @@ def _step(conversion: Conversion, folder: Folder, now: datetime) -> None:
         _end(conversion, folder, now, ConversionState.CANCELLED, "", "")
     elif folder.busy():
         _follow(conversion, folder, now)
-    elif failed := folder.read("failure.json", Failed):
+    elif failed := folder.read("failure.json", Failed) or folder.killed():
         _failed(conversion, folder, now, failed)
     elif (made := folder.read("result.json", Made)) is None:
         conversion.state = ConversionState.CONVERTING
@@ -102,7 +115,7 @@ def _follow(conversion: Conversion, folder: Folder, now: datetime) -> None:
 def _failed(conversion: Conversion, folder: Folder, now: datetime, failed: Failed) -> None:
     """Again for what may pass, else it ends."""
     conversion.failures += 1
-    if failed.reason in ("disk_trouble", "not_measurable") and conversion.failures < _TRIES:
+    if failed.reason in _MAY_PASS and conversion.failures < _TRIES:
         (folder.path / "failure.json").unlink(missing_ok=True)
         return
     _end(conversion, folder, now, ConversionState.FAILED, failed.reason, failed.message)
@@ -116,7 +129,8 @@ def _keep(conversion: Conversion, folder: Folder, now: datetime, made: Made, rep
         message = f"The {conversion.quantization} artefact was made and is not kept: {short}. Choose a quantization with more bits."
         _end(conversion, folder, now, ConversionState.REFUSED, "quality_too_low", message)
         return
-    conversion.state = ConversionState.STORING
+    conversion.state, conversion.lease_until = ConversionState.STORING, now + _STORING_LEASE
+    conversion.save(update_fields=["state", "lease_until"])
     verdict = verify({file.name: folder.path / file.name for file in made.files})
     if (verdict.format, verdict.quantization) != (conversion.format, conversion.quantization):
         found = f"{verdict.format} {verdict.quantization}"

@@ -67,6 +67,7 @@ def test_a_commit_is_published_from_the_same_process(valkey: redis.Redis, monkey
     assert not Change.objects.filter(version=None).exists()
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_the_publisher_outlives_a_failure(valkey: redis.Redis) -> None:
     calls: list[int] = []
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -16,7 +17,7 @@ from typing import Literal
 from uuid import UUID, uuid5
 
 from django.conf import settings
-from django.db import transaction
+from django.db import OperationalError, transaction
 from django.db.models import Min, Sum
 from django.utils import timezone
 
@@ -30,6 +31,8 @@ from berth.metering.models import PendingEvent, UsageEvent
 from berth.orgs.models import Organisation
 from berth.web.errors import Conflict, NotFound
 from berth.web.events import publish_event
+
+log = logging.getLogger(__name__)
 
 CLOSE_AFTER = timedelta(hours=48)  # gateways may be cut off and bring usage later
 LINE_SPACE = UUID("0d6f0a52-94a1-5c0c-9d5e-3a3f3d1e7b11")
@@ -124,19 +127,33 @@ def close_month(org: Organisation, period: str, *, now: datetime | None = None) 
 
 
 def close_due(*, now: datetime | None = None) -> int:
-    """Closes every month that is over for good; returns how many. A month waits while usage of it is still to be rated."""
+    """Closes every month that is over for good; returns how many. A month waits while usage of it is still to be rated.
+
+    What is wrong with one organisation stops no other: it is logged by its id, and tried again the next time.
+    """
     now = now or timezone.now()
     done = 0
     for org in Organisation.objects.order_by("id"):
-        closed = set(Statement.objects.for_org(org).values_list("period", flat=True))
-        for period in _periods(org, now):
-            if period in closed:
-                continue
-            ends_at = bounds(period, org.time_zone)[1]
-            if now < ends_at + CLOSE_AFTER or _unrated(org, ends_at):
-                break
-            close_month(org, period, now=now)
-            done += 1
+        try:
+            done += _close_those_of(org, now)
+        except OperationalError:
+            raise  # the database is away: nobody's month can be closed
+        except Exception as error:  # noqa: BLE001
+            log.error("month_not_closed", extra={"org_id": str(org.pk), "reason": type(error).__name__})
+    return done
+
+
+def _close_those_of(org: Organisation, now: datetime) -> int:
+    done = 0
+    closed = set(Statement.objects.for_org(org).values_list("period", flat=True))
+    for period in _periods(org, now):
+        if period in closed:
+            continue
+        ends_at = bounds(period, org.time_zone)[1]
+        if now < ends_at + CLOSE_AFTER or _unrated(org, ends_at):
+            break
+        close_month(org, period, now=now)
+        done += 1
     return done
 
 

@@ -218,6 +218,24 @@ def test_closing_by_the_clock_waits_for_late_and_unrated_usage(deployment: Deplo
     tasks.close()  # the door itself
 
 
+def test_an_organisation_that_cannot_be_closed_stops_no_other(
+    deployment: Deployment, key: ApiKey, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = make.org()
+    first, second = sorted([deployment.org, other], key=lambda org: org.pk)
+    close_month = statements.close_month
+
+    def breaks_for_the_first(org: Any, period: str, **options: Any) -> Statement:
+        if org.pk == first.pk:
+            raise ValueError("a fault of its own")
+        return close_month(org, period, **options)
+
+    monkeypatch.setattr(statements, "close_month", breaks_for_the_first)
+    assert statements.close_due(now=datetime(2026, 12, 4, tzinfo=UTC)) == 1
+    assert Statement.objects.for_org(second).exists()
+    assert not Statement.objects.for_org(first).exists()
+
+
 @pytest.mark.django_db(transaction=True)
 def test_closing_while_rating_loses_no_entry_and_closes_once(deployment: Deployment, key: ApiKey) -> None:
     """Whatever is booked is on exactly one statement, however closing and rating interleave."""

@@ -65,6 +65,10 @@ class Deployment(Limited, OrgOwned):
     peaks = models.JSONField(
         default=list, blank=True
     )  # declared: berth.deployments.scaling.observation.Peak, as plain data
+    scaling = models.JSONField(default=dict, blank=True)  # scaling_services.Wishes, as plain data; {}: the defaults
+    # Requests that a replica gets at once at most, as scaling found out, and for which revision. Null: its slots.
+    replica_limit = models.PositiveIntegerField(null=True, blank=True)
+    replica_limit_revision = models.PositiveIntegerField(null=True, blank=True)
     # How requests are split while two revisions are compared; `traffic.py` reads it. {}: alike.
     traffic = models.JSONField(default=dict, blank=True)
     priority = models.SmallIntegerField(default=0)  # within its organisation: who gets room first, and who makes room
@@ -194,6 +198,7 @@ class Replica(OrgOwned):
     ready_at = models.DateTimeField(null=True, blank=True)
     retired_at = models.DateTimeField(null=True, blank=True)  # told to gateways as leaving; asked to end shortly after
     ended_at = models.DateTimeField(null=True, blank=True)
+    granted_at = models.DateTimeField(null=True, blank=True)  # when it was last told where to fetch its files
     devices = models.JSONField(default=list)  # ids of the GPUs that it alone uses
     scrub = models.BooleanField(
         default=False

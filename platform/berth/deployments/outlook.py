@@ -8,6 +8,7 @@ from statistics import median
 from typing import Any, Final
 
 import msgspec
+from django.db.models import QuerySet
 
 from berth.deployments.models import Deployment, Replica, Revision, State
 
@@ -39,18 +40,26 @@ class Next(msgspec.Struct, frozen=True):
 
 
 def usual(revision: Revision) -> Usual:
-    rows = (
-        Replica.objects.for_org(revision.org_id)
-        .filter(revision__artefact=revision.artefact_id, revision__tier=revision.tier)
-        .exclude(ready_at=None)
-        .order_by("-id")
-        .values_list("phases", flat=True)[:_HISTORY]
-    )
-    measured = durations(rows)
+    measured = durations(_starts(revision).values_list("phases", flat=True))
     guess = {phase: round(_LEAST[phase] + _bytes_in(phase, revision.artefact.size) / _READ, 1) for phase in PHASES}
     if not measured:
         return Usual(guess, "estimated")
     return Usual({phase: measured.get(phase, 0.0) for phase in PHASES}, "measured")
+
+
+def cold_start(revision: Revision) -> float:
+    """Seconds from asking for a replica until it answers, in the median of the latest starts of these files on this tier: its phases, and
+    what it waited for before and between them, such as a node. Estimated by phases when it is the first time."""
+    rows = list(_starts(revision).values_list("started_at", "ready_at"))
+    if not rows:
+        return sum(usual(revision).seconds.values())
+    return median(max(0.0, (ready - started).total_seconds()) for started, ready in rows)
+
+
+def _starts(revision: Revision) -> QuerySet[Replica]:
+    rows = Replica.objects.for_org(revision.org_id)
+    same = rows.filter(revision__artefact=revision.artefact_id, revision__tier=revision.tier)
+    return same.exclude(ready_at=None).order_by("-id")[:_HISTORY]
 
 
 def durations(starts: Iterable[Sequence[Mapping[str, Any]]]) -> dict[str, float]:

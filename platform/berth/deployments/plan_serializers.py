@@ -22,6 +22,12 @@ class NeedsIn(StrictSerializer):
     quality = serializers.ChoiceField(required=False, choices=[quality.value for quality in Quality])
     max_price_per_hour = serializers.DecimalField(required=False, max_digits=20, decimal_places=12, min_value=0)
     tokens_per_second = serializers.FloatField(required=False, min_value=0.001, help_text="For each request")
+    ttft_ms = serializers.FloatField(
+        required=False,
+        min_value=1,
+        max_value=3_600_000,
+        help_text="To the first token of a prompt of 512 tokens; scaling keeps to it",
+    )
     licences = serializers.ListField(
         required=False,
         max_length=MAX_LICENCES,

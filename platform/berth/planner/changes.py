@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from berth.planner.explain import Reason, number, reason, size
-from berth.planner.foresight import speed_of
+from berth.planner.foresight import first_of, speed_of
 from berth.planner.memory import memory_need
 from berth.planner.needs import MIN_CONTEXT, Pins, Quality
 from berth.planner.shapes import Candidate, Question
@@ -25,6 +25,7 @@ def suggest_changes(question: Question, possible: Possible) -> tuple[Reason, ...
         _lower_quality,
         _higher_ceiling,
         _less_speed,
+        _later_first,
         _allow_licence,
         _unpin,
     ):
@@ -122,6 +123,22 @@ def _less_speed(question: Question, possible: Possible) -> Iterator[Reason]:
             yield reason(
                 "less_speed", f"Accept {number(speed)} tokens a second.", field="tokens_per_second", value=speed
             )
+            return
+
+
+def _later_first(question: Question, possible: Possible) -> Iterator[Reason]:
+    if question.needs.ttft_ms is None:
+        return
+    firsts = [
+        estimate.value
+        for artefact in question.artefacts
+        for engine in artefact.engines
+        for tier in question.tiers
+        if (estimate := first_of(question, Candidate(artefact, engine, tier)))
+    ]
+    for first in sorted(firsts):
+        if possible(_with_needs(question, ttft_ms=first)):
+            yield reason("later_first", f"Accept a first token after {number(first)} ms.", field="ttft_ms", value=first)
             return
 
 

@@ -170,7 +170,7 @@ def _at(
     fit = Fit(
         candidate, context, slots, need, speed, bits, _loss(question, candidate, bits), first_of(question, candidate)
     )
-    return _too_slow(question.needs, fit) or fit
+    return _too_slow(question.needs, fit) or _first_late(question.needs, fit) or fit
 
 
 def _loss(question: Question, candidate: Candidate, bits: float) -> float:
@@ -213,6 +213,25 @@ def _too_slow(needs: Needs, fit: Fit) -> Reason | None:
         "too_slow",
         f"About {number(fit.speed.value)} tokens a second for each of {fit.slots} requests at once; {number(wanted)} were asked for.",
         predicted=fit.speed.value,
+        limit=wanted,
+    )
+
+
+def _first_late(needs: Needs, fit: Fit) -> Reason | None:
+    wanted = needs.ttft_ms
+    if wanted is None or (fit.first is not None and fit.first.value <= wanted):
+        return None
+    if fit.first is None:
+        return reason(
+            "first_token_unknown",
+            f"The memory bandwidth of {fit.candidate.tier.key} is not known, so a first token within {number(wanted)} ms cannot be "
+            "promised.",
+            limit=wanted,
+        )
+    return reason(
+        "first_token_late",
+        f"The first token of a prompt of 512 tokens comes after about {number(fit.first.value)} ms; {number(wanted)} ms were asked for.",
+        predicted=fit.first.value,
         limit=wanted,
     )
 

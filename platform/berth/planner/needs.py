@@ -49,6 +49,9 @@ class Needs(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
     tokens_per_second: Annotated[float, msgspec.Meta(gt=0, le=100_000)] | None = (
         None  # for each of the concurrent requests
     )
+    ttft_ms: Annotated[float, msgspec.Meta(gt=0, le=3_600_000)] | None = (
+        None  # to the first token of a prompt of 512 tokens; what scaling keeps to
+    )
     licences: Annotated[tuple[_Licence, ...], msgspec.Meta(max_length=MAX_LICENCES)] = ()  # allowed; none named: all
 
     def allows(self, licence: str) -> bool:

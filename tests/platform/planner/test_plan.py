@@ -68,6 +68,9 @@ def test_what_is_chosen_fits_and_meets_every_need(question: Question) -> None:
     if needs.tokens_per_second is not None:
         assert choice.predicted.tokens_per_second is not None
         assert choice.predicted.tokens_per_second.value >= needs.tokens_per_second
+    if needs.ttft_ms is not None:
+        assert choice.predicted.ttft_ms is not None
+        assert choice.predicted.ttft_ms.value <= needs.ttft_ms
     wanted_context = pins.context_length or needs.context_length
     assert wanted_context is None or choice.context_length == wanted_context
 
@@ -222,6 +225,7 @@ def test_a_cheaper_machine_wins() -> None:
     [
         ("context_too_long", {"context_length": 9000}, None),
         ("too_slow", {"tokens_per_second": 10_000.0}, None),
+        ("first_token_late", {"ttft_ms": 1.0}, None),
         ("quality_too_low", {"quality": Quality.HIGH}, None),
         ("price_unknown", {"max_price_per_hour": Decimal(1)}, None),
         ("too_many_slots", {"concurrency": 300}, None),

@@ -91,6 +91,7 @@ needs = st.builds(
     quality=st.sampled_from(Quality),
     max_price_per_hour=prices,
     tokens_per_second=st.none() | st.floats(0.5, 500),
+    ttft_ms=st.none() | st.floats(1, 1e6),
 )
 pins = st.builds(
     Pins,

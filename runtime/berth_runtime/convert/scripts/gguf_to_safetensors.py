@@ -6,6 +6,7 @@ import argparse
 from pathlib import Path
 
 import torch
+from gguf_tokenizer import tokenizer_of
 from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
 
 
@@ -16,7 +17,9 @@ def main() -> None:
     given = parser.parse_args()
     folder, name = str(given.source.parent), given.source.name
     # Both read the one file and nothing else: no network, no code of the model's.
-    tokenizer = AutoTokenizer.from_pretrained(folder, gguf_file=name, local_files_only=True, trust_remote_code=False)
+    tokenizer = tokenizer_of(str(given.source)) or AutoTokenizer.from_pretrained(
+        folder, gguf_file=name, local_files_only=True, trust_remote_code=False
+    )
     model = AutoModelForCausalLM.from_pretrained(
         folder,
         gguf_file=name,

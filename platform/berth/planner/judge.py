@@ -79,12 +79,19 @@ def _impossible(question: Question, candidate: Candidate) -> Reason | None:
             f"{candidate.engine} does not load {candidate.artefact.format} files.",
             format=candidate.artefact.format,
         )
-    if candidate.tier.kind not in engine.kinds:
+    kind = candidate.tier.kind
+    if kind in engine.asked_kinds and not _asked_for(question, candidate):
+        return reason(
+            "engine_not_asked_for",
+            f"{candidate.engine} is no part of every installation: pin it, or this artefact, to run it on {candidate.tier.key}.",
+            engine=candidate.engine,
+        )
+    if kind not in engine.kinds | engine.asked_kinds:
+        kinds = ", ".join(sorted(engine.kinds | engine.asked_kinds)).upper()
         return reason(
             "tier_unsupported",
-            f"{candidate.engine} is planned on {', '.join(sorted(engine.kinds)).upper()} tiers only; {candidate.tier.key} is a "
-            f"{candidate.tier.kind.upper()} tier.",
-            kind=candidate.tier.kind,
+            f"{candidate.engine} is planned on {kinds} tiers only; {candidate.tier.key} is a {kind.upper()} tier.",
+            kind=kind,
         )
     if question.model.recurrent:
         return reason(
@@ -94,6 +101,15 @@ def _impossible(question: Question, candidate: Candidate) -> Reason | None:
             architecture=question.model.architecture,
         )
     return None
+
+
+def _asked_for(question: Question, candidate: Candidate) -> bool:
+    """By name, or because no engine that is always there loads any of the model's files."""
+    pins = question.pins
+    if candidate.engine == pins.engine or candidate.artefact.id == pins.artefact_id:
+        return True
+    usual = (ENGINES[name] for artefact in question.artefacts for name in artefact.engines if name in ENGINES)
+    return not any(candidate.tier.kind in engine.kinds for engine in usual)
 
 
 def _poor_quality(needs: Needs, bits: float, measured: MeasuredQuality | None) -> Reason | None:
@@ -156,6 +172,8 @@ def _at(
         slots=slots,
         available=tier.usable_memory,
         context_step=engine.context_step,
+        process_bytes=engine.process_bytes,
+        copies=engine.copies,
     )
     if not need.fits:
         return reason(

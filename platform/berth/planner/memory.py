@@ -62,10 +62,10 @@ def kv_bytes(model: ModelFacts, context_length: int) -> int:
     return total
 
 
-def overhead_bytes(model: ModelFacts, slots: int, held: int) -> int:
+def overhead_bytes(model: ModelFacts, slots: int, held: int, process_bytes: int = PROCESS_BYTES) -> int:
     """What comes besides weights and cache, which together are `held`."""
     width = model.vocabulary + 4 * model.embedding_length + 2 * model.feed_forward_length
-    return PROCESS_BYTES + slots * SLOT_BYTES + BATCH * COMPUTE_BYTES * width + held // MARGIN
+    return process_bytes + slots * SLOT_BYTES + BATCH * COMPUTE_BYTES * width + held // MARGIN
 
 
 def memory_need(
@@ -76,9 +76,11 @@ def memory_need(
     slots: int,
     available: int,
     context_step: int = 256,
+    process_bytes: int = PROCESS_BYTES,
+    copies: int = 1,
 ) -> MemoryNeed:
-    """For one replica with `slots` requests of `context_length` tokens side by side."""
+    """For one replica with `slots` requests of `context_length` tokens side by side. The last three: see `EngineCapabilities`."""
     kv = slots * kv_bytes(model, rounded_context(context_length, context_step))
     weights = artefact.tensor_bytes
-    overhead = overhead_bytes(model, slots, weights + kv)
+    overhead = overhead_bytes(model, slots, weights + kv, process_bytes) + (copies - 1) * weights
     return MemoryNeed(weights, kv, overhead, weights + kv + overhead, available)

@@ -33,6 +33,7 @@ describe("the deploy form", () => {
   it("takes the planner's suggestions over", () => {
     expect(fromChange({ field: "context_length", value: 1280 })).toEqual({ context: "1280" });
     expect(fromChange({ field: "tokens_per_second", value: 12.7 })).toEqual({ speed: "12" });
+    expect(fromChange({ field: "ttft_ms", value: 401.2 })).toEqual({ first: "402" });
     expect(fromChange({ field: "max_price_per_hour", value: null })).toEqual({ price: "" });
     expect(fromChange({ field: "quality", value: "good" })).toEqual({ quality: "good" });
     expect(fromChange({ field: "tier", value: null })).toBeNull();
@@ -61,7 +62,7 @@ describe("planning and changing", () => {
   const deployment = { model: "smol", version: 3, name: "bot", revision } as unknown as Parameters<typeof fromRevision>[0];
 
   it("fills the form with what a deployment has", () => {
-    expect(fromRevision(deployment).draft).toEqual({ model: "smol", version: "3", name: "bot", context: "4096", concurrency: "8", quality: "good", speed: "12", price: "", replicas: "2", artefact: "a1", slots: "8" });
+    expect(fromRevision(deployment).draft).toEqual({ model: "smol", version: "3", name: "bot", context: "4096", concurrency: "8", quality: "good", speed: "12", first: "", price: "", replicas: "2", artefact: "a1", slots: "8" });
   });
 
   it("sends all of it back, also what the form does not show", () => {

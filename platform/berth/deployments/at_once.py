@@ -22,7 +22,9 @@ def set_fields(deployment: Deployment, values: Mapping[str, Any]) -> dict[str, d
         check_bounds(deployment.min_replicas, deployment.max_replicas)
         if deployment.min_replicas is None and deployment.max_replicas is None:
             deployment.desired_replicas = None
-    deployment.save(update_fields=[*values, "desired_replicas"])
+            deployment.replica_limit = deployment.replica_limit_revision = None
+    kept = ("desired_replicas", "replica_limit", "replica_limit_revision")
+    deployment.save(update_fields=[*values, *kept])
     return {
         kind: {name: getattr(deployment, name) for name in names}
         for kind, names in EVENTS.items()

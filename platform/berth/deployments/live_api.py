@@ -17,6 +17,7 @@ from berth.deployments import capacity, quotas, selectors
 from berth.deployments.history import TOPIC
 from berth.deployments.models import Quota, State
 from berth.deployments.rollout_api import RolloutOut
+from berth.deployments.scaling_api import ScalingDecisionOut
 from berth.deployments.serializers import NextOut, PlanCheckOut
 from berth.deployments.status import status_of
 from berth.orgs.events import Focus, stream_events
@@ -65,6 +66,7 @@ class StatusOut(serializers.Serializer[Any]):
     most = serializers.IntegerField()
     rollout = RolloutOut(allow_null=True)
     scaling = ScaledOut(many=True, help_text="Latest changes of the number of replicas, newest first")
+    decision = ScalingDecisionOut(allow_null=True, help_text="The latest one of scaling; null: nothing was decided yet")
     planned_against_measured = PlanCheckOut(many=True)
 
 

@@ -50,10 +50,9 @@ def usual(revision: Revision) -> Usual:
 def cold_start(revision: Revision) -> float:
     """Seconds from asking for a replica until it answers, in the median of the latest starts of these files on this tier: its phases, and
     what it waited for before and between them, such as a node. Estimated by phases when it is the first time."""
-    rows = list(_starts(revision).values_list("started_at", "ready_at"))
-    if not rows:
-        return sum(usual(revision).seconds.values())
-    return median(max(0.0, (ready - started).total_seconds()) for started, ready in rows)
+    rows = _starts(revision).values_list("started_at", "ready_at")
+    took = [max(0.0, (ready - started).total_seconds()) for started, ready in rows if ready is not None]
+    return median(took) if took else sum(usual(revision).seconds.values())
 
 
 def _starts(revision: Revision) -> QuerySet[Replica]:

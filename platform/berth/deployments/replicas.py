@@ -13,6 +13,7 @@ from django.utils import timezone
 from berth.deployments.history import record
 from berth.deployments.kick import kick
 from berth.deployments.models import Deployment, Desired, Revision
+from berth.outbox.services import announce
 from berth.planner.needs import MAX_REPLICAS
 from berth.web.errors import ApiError
 
@@ -63,6 +64,16 @@ def set_desired_replicas(
         record(row, "scaled", timezone.now(), **told)
         kick(row)
     return wanted
+
+
+@transaction.atomic
+def set_replica_limit(deployment: Deployment, revision: Revision, limit: int | None) -> None:
+    """How many requests a replica of this revision gets at once; the others wait at the gateway. None: as many as it has slots."""
+    number = None if limit is None else revision.number
+    rows = Deployment.objects.for_org(deployment.org_id).filter(pk=deployment.pk)
+    rows.update(replica_limit=limit, replica_limit_revision=number)
+    deployment.replica_limit, deployment.replica_limit_revision = limit, number
+    announce("routes")
 
 
 def check_bounds(least: int | None, most: int | None) -> None:

@@ -14,7 +14,8 @@ from rest_framework.response import Response
 from berth.deployments import selectors
 from berth.deployments.models import ScalingDecision
 from berth.deployments.scaling.observation import Peak
-from berth.deployments.scaling_services import EVERY, MOST_PEAKS, decisions_of, scaling_of, set_peaks
+from berth.deployments.scaling_services import EVERY, MOST_PEAKS, decisions_of, scaling_of, set_peaks, set_wishes
+from berth.deployments.scaling_wishes import LEAST_SHARE, MOST_HEAD_ROOM, MOST_SHARE, MOST_STABILISATION
 from berth.orgs.models import User
 from berth.orgs.permissions import Action
 from berth.orgs.views import OrgView
@@ -44,6 +45,9 @@ class ScalingFiguresOut(serializers.Serializer[Any]):
     in_flight = serializers.IntegerField()
     queued = serializers.IntegerField()
     cold_start_seconds = serializers.FloatField()
+    concurrency = serializers.IntegerField(
+        default=None, allow_null=True, help_text="Requests that a replica gets at once at most; null: not known"
+    )
 
 
 class ScalingDecisionOut(serializers.ModelSerializer[ScalingDecision]):
@@ -76,6 +80,11 @@ class ScalingOut(serializers.Serializer[Any]):
     most = serializers.IntegerField()
     desired = serializers.IntegerField()
     peaks = PeakOut(many=True)
+    stabilisation_seconds = serializers.FloatField()
+    head_room = serializers.FloatField(allow_null=True, help_text="null: learned from how bursty the traffic is")
+    share = serializers.FloatField(help_text="Of the requests that are to be within the goals")
+    daily = serializers.BooleanField(help_text="Whether the daily pattern is learned")
+    replica_limit = serializers.IntegerField(help_text="Requests that a replica gets at once; more wait at the gateway")
     latest = ScalingDecisionOut(allow_null=True, help_text="null: nothing was decided yet")
 
 
@@ -91,13 +100,46 @@ class PeaksIn(StrictSerializer):
     peaks = PeakIn(many=True, help_text=f"At most {MOST_PEAKS}")
 
 
+class ScalingIn(StrictSerializer):
+    """What is absent stays. Bounds, idle time and needs are the deployment's own fields; peaks have an address of their own."""
+
+    stabilisation_seconds = serializers.FloatField(
+        required=False,
+        min_value=30,
+        max_value=MOST_STABILISATION,
+        help_text="How long fewer must have been enough before a replica goes",
+    )
+    head_room = serializers.FloatField(
+        required=False,
+        allow_null=True,
+        min_value=1,
+        max_value=MOST_HEAD_ROOM,
+        help_text="Factor on the forecast; null: learned from how bursty the traffic is",
+    )
+    share = serializers.FloatField(
+        required=False,
+        min_value=LEAST_SHARE,
+        max_value=MOST_SHARE,
+        help_text="Of the requests that are to be within the goals",
+    )
+    daily = serializers.BooleanField(required=False, help_text="Whether the daily pattern is learned")
+
+
 class ScalingView(OrgView):
-    actions = {"GET": Action.DEPLOYMENTS_READ}
+    actions = {"GET": Action.DEPLOYMENTS_READ, "PATCH": Action.DEPLOYMENTS_WRITE}
 
     @extend_schema(operation_id="get_deployment_scaling", responses=ScalingOut)
     def get(self, request: Request, org: str, name: str) -> Response:
         """How many replicas there are to be, and why."""
         return Response(ScalingOut(scaling_of(selectors.get_deployment(self.org, name))).data)
+
+
+    @extend_schema(operation_id="change_deployment_scaling", request=ScalingIn, responses=ScalingOut)
+    def patch(self, request: Request, org: str, name: str) -> Response:
+        """How it is scaled between its bounds. It holds from the next decision on, within two seconds."""
+        asked = read_body(ScalingIn, request)
+        found = set_wishes(selectors.get_deployment(self.org, name), cast(User, request.user), asked)
+        return Response(ScalingOut(scaling_of(found)).data)
 
 
 class ScalingDecisionsView(OrgView):

@@ -19,7 +19,7 @@ from berth.planner.performance import PROMPT
 
 SHARE: Final = 0.75  # of the places that may be taken on average, where nobody named a goal
 REPLY: Final = 256  # tokens of an answer, until it is known what answers are like
-_TRUST: Final = 20.0  # requests after which what was seen counts as much as what was assumed
+_TRUST: Final = 5.0  # requests after which what was seen counts as much as what was assumed
 _LEAST_PROMPT: Final = 0.02  # of a usual prompt's time: what any prompt takes
 _MANY: Final = 8  # replicas behind one router, in which bursts even out
 _STEPS: Final = 40  # of a search by halves
@@ -82,14 +82,16 @@ def capacity_of(
     # Prompts stop everything else in a replica; answers share it.
     busy = prompt + max(0.0, usual.reply - 1.0) / speed.tokens / slots
     stay = slots * busy
-    rate, pooled = SHARE / busy, None
+    rate, pooled, within = SHARE / busy, None, float(slots)
     if goal is not None:
         patience = max(goal - prompt, prompt)  # a prompt that alone takes longer counts against twice its own time
         rate = _most(slots, stay, patience, 1.0 - share)
         pooled = max(rate, _most(_MANY * slots, stay, patience, 1.0 - share) / _MANY)
+        # As many as there are at that rate, or come at once and still have their first token in time.
+        within = min(within, max(1.0, rate * stay, goal / prompt))
     return Capacity(
         requests_per_second=rate,
-        concurrency=max(1.0, rate * stay),
+        concurrency=within,
         pooled_requests_per_second=pooled,
         prompt_share=min(0.95, prompt / busy),
     )

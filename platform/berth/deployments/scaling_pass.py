@@ -13,14 +13,18 @@ import msgspec
 from django.db.models import Count, Q, QuerySet
 
 from berth.deployments.autoscale import autoscale
-from berth.deployments.models import Deployment, Desired, Replica, Revision, ScalingDecision, State
-from berth.deployments.outlook import usual
-from berth.deployments.replicas import bounds_of, set_desired_replicas, wanted_replicas
+from berth.deployments.models import Deployment, Desired, PlanCheck, Replica, Revision, ScalingDecision, State
+from berth.deployments.outlook import cold_start
+from berth.deployments.replicas import bounds_of, set_desired_replicas, set_replica_limit, wanted_replicas
 from berth.deployments.scaling.decision import Decision
 from berth.deployments.scaling.observation import Capacity, Goals, Observation, Peak, Policy
+from berth.deployments.scaling_capacity import capacity_of, planned_speed, typical_of
+from berth.deployments.scaling_engines import Gauges, heard
 from berth.deployments.scaling_lease import claim
 from berth.deployments.scaling_load import all_loads, counters_of, summed
 from berth.deployments.scaling_memory import Memory, recall, remember
+from berth.deployments.scaling_wishes import Wishes, wishes_of
+from berth.planner.learning import LEAST
 from berth_gateway.contract import DeploymentLoad
 
 log = logging.getLogger(__name__)
@@ -28,7 +32,7 @@ log = logging.getLogger(__name__)
 QUIET: Final = 120.0  # seconds without a request after which a deployment at its least is not looked at
 PAUSE: Final = 20.0  # seconds between two looks after which the time between them counts as one without requests
 KEPT: Final = 200  # decisions of a deployment
-SHARE: Final = 0.75  # of a replica's slots that may be busy on average, so that few requests wait for one
+FAR: Final = 1.25  # times: a limit that is closer to the one in force is not worth telling every gateway
 
 
 def scale_all(holder: UUID, now: datetime) -> int | None:
@@ -37,12 +41,12 @@ def scale_all(holder: UUID, now: datetime) -> int | None:
     fence = claim(holder, now)
     if fence is None:
         return None
-    loads = all_loads()
+    loads, engines = all_loads(), heard()
     count = 0
     for deployment in scalable():
         seen = loads.get(str(deployment.pk), {})
         if not idle(deployment, seen, now):
-            scale(deployment, seen, fence, now)
+            scale(deployment, seen, fence, now, engines.get(str(deployment.pk), Gauges()))
             count += 1
     return count
 
@@ -75,7 +79,13 @@ def idle(deployment: Deployment, loads: Mapping[str, DeploymentLoad], now: datet
     return all(not load.in_flight and not load.queued and load.active_at < since for load in loads.values())
 
 
-def scale(deployment: Deployment, loads: Mapping[str, DeploymentLoad], fence: int, now: datetime) -> Decision | None:
+def scale(
+    deployment: Deployment,
+    loads: Mapping[str, DeploymentLoad],
+    fence: int,
+    now: datetime,
+    engines: Gauges = Gauges(),  # noqa: B008 - frozen
+) -> Decision | None:
     """None: a younger scaler has spoken, or its bounds leave no choice."""
     revision = deployment.revision
     if revision is None:
@@ -87,7 +97,7 @@ def scale(deployment: Deployment, loads: Mapping[str, DeploymentLoad], fence: in
     if memory.fence > fence:
         return None
     tally = summed(memory.tally, loads, now.timestamp())
-    observation = observe(deployment, revision, memory, counters_of(tally), tally.in_flight, tally.queued, now)
+    observation = observe(deployment, revision, memory, counters_of(tally), tally.in_flight, tally.queued, now, engines)
     state = memory.state
     if state.now is not None and observation.now - state.now > PAUSE:
         # It was idle: what came now did not come little by little.
@@ -103,6 +113,7 @@ def scale(deployment: Deployment, loads: Mapping[str, DeploymentLoad], fence: in
     )
     if held is None:
         return None
+    limit_replicas(deployment, revision, decision.concurrency)
     if held != before or reason != memory.reason:
         write_down(deployment, before, held, decision, observation)
     remember(deployment.pk, Memory(fence, tally, msgspec.structs.replace(state, desired=held), reason))
@@ -117,11 +128,13 @@ def observe(
     in_flight: int,
     queued: int,
     now: datetime,
+    engines: Gauges,
 ) -> Observation:
     """Sleeping is the reconciler's: scaling never asks for less than one replica."""
     bounds = bounds_of(deployment, revision)
     ready, alive = _replicas(deployment)
-    speed = revision.needs.get("tokens_per_second") if isinstance(revision.needs, dict) else None
+    wishes = wishes_of(deployment.scaling)
+    goals = goals_of(revision, wishes)
     return Observation(
         now=now.timestamp(),
         ready=ready,
@@ -132,12 +145,53 @@ def observe(
             least=max(1, bounds.least),
             most=bounds.most,
             peaks=tuple(msgspec.convert(deployment.peaks, list[Peak])),
-            goals=Goals(first_token_seconds=None, token_seconds=1.0 / speed if speed else None),
+            goals=goals,
+            stabilisation=wishes.stabilisation_seconds,
+            head_room=wishes.head_room,
+            daily=wishes.daily,
         ),
-        capacity=Capacity(concurrency=max(1.0, SHARE * revision.slots)),
-        cold_start=max(1.0, sum(usual(revision).seconds.values())),
+        capacity=capacity(revision, memory, goals),
+        cold_start=max(1.0, cold_start(revision)),
+        engine_queue=None if engines.queued is None else float(engines.queued),
+        cache_use=engines.cache_use,
         **counters,
     )
+
+
+def goals_of(revision: Revision, wishes: Wishes) -> Goals:
+    """As the deployment's needs name them; what they do not name is no goal."""
+    needs = revision.needs if isinstance(revision.needs, dict) else {}
+    first, speed = needs.get("ttft_ms"), needs.get("tokens_per_second")
+    return Goals(
+        first_token_seconds=first / 1e3 if first else None,
+        token_seconds=1.0 / speed if speed else None,
+        share=wishes.share,
+    )
+
+
+def capacity(revision: Revision, memory: Memory, goals: Goals) -> Capacity:
+    """Of one replica: planned, corrected by what its plan's figures turned out to be, for requests as they were lately."""
+    checks = PlanCheck.objects.for_org(revision.org_id).filter(revision=revision, count__gte=LEAST)
+    rows = checks.exclude(expected=None).values_list("metric", "measured", "expected")
+    measured = {metric: (value, fair) for metric, value, fair in rows if fair is not None}
+    return capacity_of(
+        revision.slots,
+        planned_speed(revision.plan, measured),
+        typical_of(memory.state.mix),
+        goal=goals.first_token_seconds,
+        share=goals.share,
+    )
+
+
+def limit_replicas(deployment: Deployment, revision: Revision, concurrency: int | None) -> None:
+    """Tells gateways how many requests a replica of this revision gets at once; what is nearly in force stays."""
+    slots = revision.slots
+    wanted = slots if concurrency is None else min(slots, concurrency)
+    own = deployment.replica_limit if deployment.replica_limit_revision == revision.number else None
+    now = slots if own is None else own
+    if wanted == now or (wanted < slots and now / FAR < wanted < now * FAR):
+        return
+    set_replica_limit(deployment, revision, None if wanted >= slots else wanted)
 
 
 def _replicas(deployment: Deployment) -> tuple[int, int]:
@@ -176,4 +230,5 @@ def figures_of(decision: Decision, observation: Observation) -> dict[str, float 
         "in_flight": int(observation.in_flight),
         "queued": int(observation.queued),
         "cold_start_seconds": round(observation.cold_start, 1),
+        "concurrency": decision.concurrency,
     }

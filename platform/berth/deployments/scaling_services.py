@@ -14,6 +14,7 @@ from berth.deployments.history import record
 from berth.deployments.models import Deployment, Desired, ScalingDecision
 from berth.deployments.replicas import bounds_of, wanted_replicas
 from berth.deployments.scaling.observation import DAY, Peak
+from berth.deployments.scaling_wishes import Wishes, wishes_of
 from berth.orgs.models import User
 from berth.web.errors import ApiError, NotFound
 
@@ -49,8 +50,37 @@ def _check(peak: Peak, field: str) -> None:
         raise ApiError("invalid", text, field=f"{field}.replicas", status=422)
 
 
+@transaction.atomic
+def set_wishes(deployment: Deployment, actor: User | None, changes: Mapping[str, Any]) -> Deployment:
+    """What is absent stays. Raises ApiError, NotFound."""
+    row = Deployment.objects.for_org(deployment.org_id).select_for_update().get(pk=deployment.pk)
+    if row.desired == Desired.DELETED:
+        raise NotFound("deployment")
+    try:
+        wishes = wishes_of({**row.scaling, **changes})
+    except msgspec.ValidationError as error:
+        text, _, path = str(error).partition(" - at `$.")
+        raise ApiError("invalid", f"{text}.", field=path.rstrip("`") or None, status=422) from None
+    row.scaling = msgspec.to_builtins(wishes)
+    row.save(update_fields=["scaling"])
+    record(row, "scaling_changed", timezone.now(), actor=actor, **{name: changes[name] for name in sorted(changes)})
+    return row
+
+
 def decisions_of(deployment: Deployment) -> QuerySet[ScalingDecision]:
     return ScalingDecision.objects.for_org(deployment.org_id).filter(deployment=deployment)
+
+
+def latest_decision(deployment: Deployment) -> ScalingDecision | None:
+    return decisions_of(deployment).order_by("-id").first()
+
+
+def limit_of(deployment: Deployment) -> int | None:
+    """Requests that a replica of the wanted revision gets at once."""
+    revision = deployment.revision
+    if revision is None or deployment.replica_limit_revision != revision.number:
+        return None if revision is None else revision.slots
+    return deployment.replica_limit
 
 
 def scaling_of(deployment: Deployment) -> dict[str, Any]:
@@ -66,5 +96,7 @@ def scaling_of(deployment: Deployment) -> dict[str, Any]:
         "most": bounds.most,
         "desired": wanted_replicas(deployment, deployment.revision),
         "peaks": [{**peak, "every": names.get(peak["every"], "once")} for peak in peaks],
-        "latest": decisions_of(deployment).order_by("-id").first(),
+        **{name: getattr(wishes_of(deployment.scaling), name) for name in Wishes.__struct_fields__},
+        "replica_limit": limit_of(deployment),
+        "latest": latest_decision(deployment),
     }

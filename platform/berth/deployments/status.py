@@ -15,6 +15,7 @@ from berth.deployments.models import Deployment, Event, Replica, Revision
 from berth.deployments.outlook import PHASES, Usual, upcoming, usual
 from berth.deployments.replicas import bounds_of, wanted_replicas
 from berth.deployments.rollouts import latest_rollout
+from berth.deployments.scaling_services import latest_decision
 from berth.deployments.selectors import checks_of
 from berth.deployments.world import Queue
 
@@ -45,6 +46,7 @@ def status_of(deployment: Deployment) -> dict[str, Any]:
         "most": bounds.most,
         "rollout": latest_rollout(deployment),
         "scaling": [{"at": event.created_at, **event.data} for event in _decisions(deployment)],
+        "decision": latest_decision(deployment),
         "planned_against_measured": checks_of(revision),
     }
 

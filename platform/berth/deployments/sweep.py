@@ -10,6 +10,7 @@ from django.db.models import F, Q, Window
 from django.db.models.functions import RowNumber
 
 from berth.compute.provider import ObservedReplica, Provider
+from berth.deployments import scaling_engines
 from berth.deployments.models import Deployment, Replica, State
 from berth.deployments.world import SILENT_SECONDS
 
@@ -29,6 +30,7 @@ def notice(provider: Provider, now: datetime) -> list[UUID]:
     """Makes deployments due whose replicas are not as the database has them, so that a death, a drain or a long silence is seen within
     one sweep and not only at the next look. Ends replicas of deployments that are gone. Raises ProviderUnavailable."""
     observed = provider.observe_all()
+    scaling_engines.tell(observed)
     well = {replica.name for replica in observed if replica.ready and not _silent(replica, now)}
     rows = Replica.objects.across_orgs(_WHY).filter(ended_at=None)
     living = dict(rows.values_list("name", "deployment_id"))

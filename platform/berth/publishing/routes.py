@@ -97,9 +97,11 @@ def _route(
         endpoints=_endpoints(newest.engine, newest.version.facts.get("pooling"), chat=chat),
         context_length=min(revision.context_length for revision in revisions.values()),
         created=int(deployment.created_at.timestamp()),
-        replicas=tuple(map(_replica, ready)) if state is RouteState.READY else (),
+        replicas=tuple(_replica(replica, deployment) for replica in ready) if state is RouteState.READY else (),
         weights=tuple(RevisionWeight(revision, weight) for revision, weight in parts.weights),
-        shadow=Shadow(tuple(map(_replica, parts.shadow)), parts.percent) if parts.shadow else None,
+        shadow=Shadow(tuple(_replica(replica, deployment) for replica in parts.shadow), parts.percent)
+        if parts.shadow
+        else None,
         ready_in_seconds=_time_left(starting, usual, now) if state is RouteState.LOADING else None,
         asleep_since=sleep_of(deployment) if sleeping else None,
         hold_seconds=deployment.hold_seconds,
@@ -135,13 +137,16 @@ def _revision_of(replica: rooms.Replica) -> int:
     return replica.revision.number
 
 
-def _replica(replica: rooms.Replica) -> Replica:
+def _replica(replica: rooms.Replica, deployment: rooms.Deployment) -> Replica:
+    slots, limit = replica.revision.slots, deployment.replica_limit
+    if limit is not None and replica.revision.number == deployment.replica_limit_revision:
+        slots = min(slots, limit)  # what scaling found out that it can hold within the goals
     return Replica(
         name=replica.name,
         host=replica.host,
         port=replica.port or 0,
         secret=replica_secret(replica.name),
-        slots=replica.revision.slots,
+        slots=slots,
         revision=replica.revision.number,
     )
 

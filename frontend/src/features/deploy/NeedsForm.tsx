@@ -75,7 +75,7 @@ function NeedsSection(props: Props) {
   const { draft, problems, onChange } = props;
   const { t, locale } = useI18n();
   const { me } = useOrg();
-  const number = (field: "concurrency" | "speed" | "replicas") => ({
+  const number = (field: "concurrency" | "speed" | "first" | "replicas") => ({
     inputMode: "numeric" as const,
     autoComplete: "off",
     value: draft[field],
@@ -96,6 +96,9 @@ function NeedsSection(props: Props) {
         </div>
         <div className="field-row">
           <Input label={t("deploy.speed")} help={t("deploy.speedHelp")} {...number("speed")} />
+          <Input label={t("deploy.first")} help={t("deploy.firstHelp")} {...number("first")} />
+        </div>
+        <div className="field-row">
           <Input
             label={t("deploy.price")}
             help={t("deploy.priceHelp", { currency: me.currency })}
@@ -105,6 +108,7 @@ function NeedsSection(props: Props) {
             error={problems.price ? t("deploy.invalidPrice") : null}
             onChange={(event) => onChange({ price: event.target.value })}
           />
+          <Input label={t("deploy.replicas")} help={t("deploy.replicasHelp")} {...number("replicas")} />
         </div>
         <div className="field-row">
           <Select label={t("deploy.quality")} help={t("deploy.qualityHelp")} value={draft.quality} onChange={(event) => onChange({ quality: QUALITIES.find((each) => each === event.target.value) ?? "any" })}>
@@ -112,7 +116,6 @@ function NeedsSection(props: Props) {
               <option key={quality} value={quality}>{t(`quality.${quality}`)}</option>
             ))}
           </Select>
-          <Input label={t("deploy.replicas")} help={t("deploy.replicasHelp")} {...number("replicas")} />
         </div>
       </div>
     </Card>

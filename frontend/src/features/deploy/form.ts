@@ -12,17 +12,19 @@ export interface Draft {
   concurrency: string;
   quality: Quality;
   speed: string;
+  first: string; // milliseconds to the first token
   price: string;
   replicas: string;
   artefact: string;
   slots: string;
 }
 
-export const EMPTY: Draft = { model: "", version: "", name: "", context: "", concurrency: "4", quality: "any", speed: "", price: "", replicas: "1", artefact: "", slots: "" };
+export const EMPTY: Draft = { model: "", version: "", name: "", context: "", concurrency: "4", quality: "any", speed: "", first: "", price: "", replicas: "1", artefact: "", slots: "" };
 
 export const LIMITS = {
   concurrency: { min: 1, max: 512 },
   speed: { min: 1, max: 100_000 },
+  first: { min: 1, max: 3_600_000 },
   replicas: { min: 1, max: 16 },
   slots: { min: 1, max: 512 },
 } as const;
@@ -39,7 +41,7 @@ export function wholeNumber(text: string): number | null {
 
 export function check(draft: Draft): Problems {
   const problems: Problems = {};
-  for (const field of ["concurrency", "speed", "replicas", "slots"] as const) {
+  for (const field of ["concurrency", "speed", "first", "replicas", "slots"] as const) {
     const text = draft[field];
     if (text.trim() === "") continue;
     const value = wholeNumber(text);
@@ -61,6 +63,8 @@ export function toRequest(draft: Draft): DeployRequest {
   if (draft.quality !== "any") needs.quality = draft.quality;
   const speed = wholeNumber(draft.speed);
   if (speed !== null) needs.tokens_per_second = speed;
+  const first = wholeNumber(draft.first);
+  if (first !== null) needs.ttft_ms = first;
   if (draft.price.trim() !== "") needs.max_price_per_hour = draft.price.trim();
   if (draft.artefact !== "") pins.artefact_id = draft.artefact;
   const slots = wholeNumber(draft.slots);
@@ -110,6 +114,7 @@ export function fromRevision({ model, version, name, revision }: Pick<Deployment
     concurrency: text(needs["concurrency"]),
     quality: QUALITIES.find((each) => each === needs["quality"]) ?? "any",
     speed: text(fromChange({ field: "tokens_per_second", value: needs["tokens_per_second"] })?.speed),
+    first: text(fromChange({ field: "ttft_ms", value: needs["ttft_ms"] })?.first),
     price: text(needs["max_price_per_hour"]),
     replicas: String(revision.replicas),
     artefact: text(pins["artefact_id"]),
@@ -139,6 +144,7 @@ const FIELDS: Record<string, keyof Draft> = {
   quality: "quality",
   max_price_per_hour: "price",
   tokens_per_second: "speed",
+  ttft_ms: "first",
   artefact_id: "artefact",
 };
 
@@ -149,6 +155,7 @@ export function fromChange({ field, value }: Record<string, unknown>): Partial<D
   if (value === null || value === undefined) return { [name]: "" };
   if (name === "quality") return { quality: QUALITIES.find((each) => each === value) ?? "any" };
   if (name === "speed" && typeof value === "number") return { speed: String(Math.max(1, Math.floor(value))) };
+  if (name === "first" && typeof value === "number") return { first: String(Math.max(1, Math.ceil(value))) };
   return typeof value === "number" || typeof value === "string" ? { [name]: String(value) } : null;
 }
 

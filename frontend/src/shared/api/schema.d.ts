@@ -622,7 +622,8 @@ export interface paths {
         delete?: never;
         options?: never;
         head?: never;
-        patch?: never;
+        /** @description How it is scaled between its bounds. It holds from the next decision on, within two seconds. */
+        patch: operations["change_deployment_scaling"];
         trace?: never;
     };
     "/api/v1/orgs/{org}/deployments/{name}/scaling/decisions": {
@@ -2271,6 +2272,11 @@ export interface components {
              * @description For each request
              */
             tokens_per_second?: number;
+            /**
+             * Format: double
+             * @description To the first token of a prompt of 512 tokens; scaling keeps to it
+             */
+            ttft_ms?: number;
             /** @description Allowed licences of the model, as SPDX names them; none named: all */
             licences?: string[];
         };
@@ -2917,6 +2923,28 @@ export interface components {
             queued: number;
             /** Format: double */
             cold_start_seconds: number;
+            /** @description Requests that a replica gets at once at most; null: not known */
+            concurrency?: number | null;
+        };
+        /** @description What is absent stays. Bounds, idle time and needs are the deployment's own fields; peaks have an address of their own. */
+        ScalingInRequest: {
+            /**
+             * Format: double
+             * @description How long fewer must have been enough before a replica goes
+             */
+            stabilisation_seconds?: number;
+            /**
+             * Format: double
+             * @description Factor on the forecast; null: learned from how bursty the traffic is
+             */
+            head_room?: number | null;
+            /**
+             * Format: double
+             * @description Of the requests that are to be within the goals
+             */
+            share?: number;
+            /** @description Whether the daily pattern is learned */
+            daily?: boolean;
         };
         ScalingOut: {
             /** @description false: the least and the most are the same number */
@@ -2925,6 +2953,22 @@ export interface components {
             most: number;
             desired: number;
             peaks: components["schemas"]["PeakOut"][];
+            /** Format: double */
+            stabilisation_seconds: number;
+            /**
+             * Format: double
+             * @description null: learned from how bursty the traffic is
+             */
+            head_room: number | null;
+            /**
+             * Format: double
+             * @description Of the requests that are to be within the goals
+             */
+            share: number;
+            /** @description Whether the daily pattern is learned */
+            daily: boolean;
+            /** @description Requests that a replica gets at once; more wait at the gateway */
+            replica_limit: number;
             /** @description null: nothing was decided yet */
             latest: components["schemas"]["ScalingDecisionOut"] | null;
         };
@@ -3020,6 +3064,8 @@ export interface components {
             rollout: components["schemas"]["RolloutOut"] | null;
             /** @description Latest changes of the number of replicas, newest first */
             scaling: components["schemas"]["ScaledOut"][];
+            /** @description The latest one of scaling; null: nothing was decided yet */
+            decision: components["schemas"]["ScalingDecisionOut"] | null;
             planned_against_measured: components["schemas"]["PlanCheckOut"][];
         };
         StorageOut: {
@@ -5099,6 +5145,51 @@ export interface operations {
             cookie?: never;
         };
         requestBody?: never;
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ScalingOut"];
+                };
+            };
+            /** @description Error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": {
+                        error: {
+                            code: string;
+                            message: string;
+                            params: {
+                                [key: string]: unknown;
+                            };
+                            field: string | null;
+                            request_id: string;
+                        };
+                    };
+                };
+            };
+        };
+    };
+    change_deployment_scaling: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                name: string;
+                org: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: {
+            content: {
+                "application/json": components["schemas"]["ScalingInRequest"];
+            };
+        };
         responses: {
             200: {
                 headers: {

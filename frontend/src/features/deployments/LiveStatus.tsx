@@ -1,35 +1,23 @@
-import { useQuery } from "@tanstack/react-query";
-import { api } from "@/shared/api/api";
-import { keys } from "@/shared/api/cache";
-import type { Deployment, DeploymentStatus } from "@/shared/api/types";
+import type { DeploymentStatus } from "@/shared/api/types";
 import { duration } from "@/shared/format/number";
-import { dateTime } from "@/shared/format/time";
 import { useI18n } from "@/shared/i18n";
-import { usePolling } from "@/shared/live/LiveProvider";
-import { useOrg } from "@/shared/session";
 import { Notice } from "@/shared/ui/Notice";
 import { Card } from "@/shared/ui/Page";
-import { isMoving } from "@/shared/ui/Status";
-import { Table } from "@/shared/ui/Table";
+import { ScalingCard } from "./ScalingCard";
 import { shortName } from "./Timeline";
+import type { Watched } from "./useStatus";
 
 /** What it does now: its place in the queue, how far each start is, and what scaling decided and why. */
-export function LiveStatus({ deployment }: { deployment: Deployment }) {
-  const { slug } = useOrg();
-  const idle = usePolling();
-  const busy = usePolling(true);
-  const { data } = useQuery({
-    queryKey: keys.deploymentStatus(slug, deployment.name),
-    queryFn: () => api.deploymentStatus(slug, deployment.name),
-    refetchInterval: isMoving(deployment.state) ? busy : idle,
-  });
-  if (!data) return null;
+export function LiveStatus({ watched: { status, streamed } }: { watched: Watched }) {
+  const { t } = useI18n();
+  if (!status) return null;
   return (
-    <>
-      {data.queue ? <Queue queue={data.queue} /> : null}
-      {data.starts.length > 0 ? <Starts starts={data.starts} /> : null}
-      {data.least !== data.most || data.scaling.length > 0 ? <Scaling status={data} /> : null}
-    </>
+    <div className="stack" data-live={streamed ? "stream" : "polling"}>
+      {streamed ? null : <p className="muted">{t("live.polled")}</p>}
+      {status.queue ? <Queue queue={status.queue} /> : null}
+      {status.starts.length > 0 ? <Starts starts={status.starts} /> : null}
+      {status.least !== status.most || status.scaling.length > 0 ? <ScalingCard status={status} /> : null}
+    </div>
   );
 }
 
@@ -53,34 +41,11 @@ function Starts({ starts }: { starts: DeploymentStatus["starts"] }) {
         {starts.map((each) => (
           <li key={each.replica}>
             {t("live.start", { replica: shortName(each.replica), phase: lookup(`phase.${each.phase}`) ?? each.phase })}
-            {each.percent === null ? "" : ` ${each.percent} %`} <span className="muted">{t("live.ready", { duration: duration(each.usually_ready_in_seconds * 1000) })}</span>
+            {each.percent === null ? "" : ` ${each.percent} %`}{" "}
+            {each.percent === null ? null : <meter min={0} max={100} value={each.percent} aria-label={lookup(`phase.${each.phase}`) ?? each.phase} />} <span className="muted">{each.usual_seconds === null ? "" : `${t("live.usual", { duration: duration(each.usual_seconds * 1000) })} · `}{t("live.ready", { duration: duration(each.usually_ready_in_seconds * 1000) })}</span>
           </li>
         ))}
       </ul>
-    </Card>
-  );
-}
-
-function Scaling({ status }: { status: DeploymentStatus }) {
-  const { t, lookup, locale } = useI18n();
-  const { ready, wanted, least, most } = status;
-  return (
-    <Card title={t("scaling.title")}>
-      <p>{t("scaling.now", { ready, wanted, least, most })}</p>
-      {status.scaling.length === 0 ? (
-        <p className="muted">{t("scaling.none")}</p>
-      ) : (
-        <Table
-          caption={t("scaling.title")}
-          rows={status.scaling}
-          rowKey={(each) => each.at}
-          columns={[
-            { head: t("deployment.when"), cell: (each) => dateTime(each.at, locale) },
-            { head: t("plan.replicas"), cell: (each) => t("scaling.change", { before: each.before, after: each.after }), end: true },
-            { head: t("scaling.why"), cell: (each) => lookup(`scaling.reason.${each.reason}`) ?? each.reason },
-          ]}
-        />
-      )}
     </Card>
   );
 }

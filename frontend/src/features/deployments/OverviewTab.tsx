@@ -12,14 +12,16 @@ import { LiveStatus } from "./LiveStatus";
 import { PlannedMeasured } from "./PlannedMeasured";
 import { isTold, RolloutCard } from "./RolloutCard";
 import { shortName, Timeline } from "./Timeline";
+import { useStatus } from "./useStatus";
 
 export function OverviewTab({ deployment, chat }: { deployment: Deployment; chat: boolean }) {
   const shown = startupToShow(deployment);
+  const watched = useStatus(deployment);
   return (
     <div className="stack">
       <Situation deployment={deployment} />
       {isTold(deployment.rollout) ? <RolloutCard deployment={deployment} rollout={deployment.rollout} /> : null}
-      <LiveStatus deployment={deployment} />
+      <LiveStatus watched={watched} />
       {shown.map((replica) => (
         <Timeline key={replica.id} replica={replica} usual={deployment.usual} basis={deployment.usual_basis} />
       ))}
@@ -27,7 +29,7 @@ export function OverviewTab({ deployment, chat }: { deployment: Deployment; chat
         <CallIt model={deployment.model_id} chat={chat} />
         <Configuration deployment={deployment} />
       </div>
-      <PlannedMeasured checks={deployment.planned_against_measured} />
+      <PlannedMeasured checks={watched.status?.planned_against_measured ?? deployment.planned_against_measured} />
       <Replicas deployment={deployment} />
     </div>
   );

@@ -26,4 +26,4 @@ def autoscale(observation: Observation, state: State) -> tuple[Decision, State]:
     before = noticed(observation, state, came, elapsed)
     decision, after = decide(observation, before)
     after = assess(observation, after, came, state.now)
-    return decision, learned(observation, after, told(observation), decision)
+    return decision, learned(observation, after, told(observation))

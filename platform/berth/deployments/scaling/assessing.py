@@ -13,6 +13,7 @@ from berth.deployments.scaling.observation import Observation
 from berth.deployments.scaling.remembering import weight
 from berth.deployments.scaling.state import Counters, State, Sums
 
+SLOT: Final = 10.0  # seconds: a peak that is shorter harms few
 LONGEST: Final = 300.0  # seconds; then even few answers are left behind
 _DRIFT: Final = 1.002  # of the shortest first token, each stretch, so that it is no record for ever
 
@@ -33,6 +34,7 @@ def assess(observation: Observation, state: State, came: Counters, last: float |
         sums.ready,
         sums.work + came.arrivals * weight(observation, state.mix),
         added(sums.counts, came),
+        max(sums.peak, state.history.rate(min(SLOT, max(now - sums.since, 1.0))) / sums.ready),
     )
     window = _window(observation, sums)
     if window.seconds < CLEAN or (window.answers < ANSWERS and window.seconds < LONGEST):
@@ -59,6 +61,7 @@ def _window(observation: Observation, sums: Sums) -> Window:
     return Window(
         seconds=seconds,
         work=sums.work / seconds / sums.ready if seconds > 0 else 0.0,
+        peak=sums.peak,
         answers=answers,
         first=first,
         late=counts.late / answers if counts.late is not None and answers else None,

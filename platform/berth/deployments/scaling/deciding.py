@@ -23,6 +23,7 @@ EASE: Final = 0.02  # of a replica that may be missing before another one is ask
 DRAIN: Final = 10.0  # seconds in which a backlog is to be gone once the replicas for it are ready
 MOST_SURGE: Final = 4.0  # times what the rate alone needs
 JUMP: Final = 1.1  # times what is prepared for: more that comes suddenly does not wait for the forecast
+BEYOND: Final = 1.2  # times the highest rate that was seen lately, no head-room is bought
 WITHIN: Final = 2.0  # times the planned concurrency may be within a replica at once; more waits at the gateway
 
 
@@ -62,7 +63,7 @@ def decide(observation: Observation, state: State) -> tuple[Decision, State]:
         capacity=None if load.rate is None else load.rate.alone,
         head_room=_room(load.rate, desired, level(state)),
     )
-    return decision, msgspec.structs.replace(state, desired=desired, coming=coming)
+    return decision, msgspec.structs.replace(state, desired=desired, coming=coming, foreseen=load.outlook.expected)
 
 
 def count_for(observation: Observation, state: State, rate: Rate, expected: float) -> int:
@@ -71,12 +72,30 @@ def count_for(observation: Observation, state: State, rate: Rate, expected: floa
     limit = max(1, policy.least, policy.most)
     if policy.head_room is not None:
         return ceil(rate.replicas(expected * policy.head_room) - EASE)
-    return best_count(state.surprises, rate, expected, 1.0 - policy.goals.share, max(1.0, policy.most_head_room), limit)
+    # Nothing is bought for what is much more than has ever been seen.
+    most = min(policy.most_head_room, BEYOND * max(expected, state.bursts.highest) / expected if expected > 0 else 1.0)
+    return best_count(state.surprises, rate, expected, 1.0 - policy.goals.share, max(1.0, most), limit)
 
 
 def _room(rate: Rate | None, count: int, prepared: float) -> float:
     """What so many can do, times what is prepared for."""
     return rate.work(count) / prepared if rate is not None and prepared > 0 and count > 0 else 1.0
+
+
+def calmly_able(observation: Observation, state: State) -> tuple[float, float]:
+    """Work a second at which many requests begin to be late, with the replicas that the forecast and the owner ask for: with what is
+    kept after peaks, and without it. 0: not known."""
+    rate, policy = rate_for(observation, state), observation.policy
+    if rate is None:
+        return 0.0, 0.0
+    replicas, announced = declared(policy.peaks, observation.now + observation.cold_start, 0.0)
+    most = max(policy.least, policy.most, 1)
+
+    def able(expected: float) -> float:
+        count = max(count_for(observation, state, rate, max(expected, announced)), replicas, policy.least, 1)
+        return rate.edge(min(count, most))
+
+    return able(calm_level(state)), able(state.foreseen)
 
 
 def rate_for(observation: Observation, state: State) -> Rate | None:
@@ -123,7 +142,8 @@ def _wanted(observation: Observation, state: State, load: Load) -> tuple[float, 
     found, rate = load.outlook, load.rate
     if rate is None:
         return _without_capacity(observation, state)
-    prepared = level(state)
+    bursts = state.bursts.floor(observation.now, 1.0 - observation.policy.goals.share)
+    prepared = level(state) if level(state) > bursts * JUMP else calm_level(state)
     need = rate.replicas(max(found.expected, found.jump))
     count = count_for(observation, state, rate, prepared)
     # Few replicas are kept by rounding; many by a band, so that small waves do not move them.
@@ -134,7 +154,7 @@ def _wanted(observation: Observation, state: State, load: Load) -> tuple[float, 
     if state.history.span < LEARNING:
         keep = max(keep, state.desired)  # nothing is known yet that would say otherwise
     reasons = [_by_rate(prepared, need, count)]
-    if found.jump:
+    if found.jump and prepared >= found.jump:
         reasons.insert(0, _by_jump(found.jump, count))
     now_rate = max(found.lately, found.rate)
     if load.backlog.peak > rate.full:
@@ -146,11 +166,21 @@ def _wanted(observation: Observation, state: State, load: Load) -> tuple[float, 
         if load.backlog.left > rate.full and ceil(drain - EASE) > count:
             count = ceil(drain - EASE)
             reasons.insert(0, _by_backlog(load.backlog.left, count))
+    held_ready = ceil(rate.replicas(bursts) - EASE)
+    keep = max(keep, held_ready)
+    if held_ready > count:
+        count = held_ready
+        reasons.insert(0, _by_bursts(bursts, count))
     return _with_floors(observation, rate, need, count, keep, reasons)
 
 
 def _with_floors(
-    observation: Observation, rate: Rate | None, need: float, count: int, keep: int, reasons: list[Reason]
+    observation: Observation,
+    rate: Rate | None,
+    need: float,
+    count: int,
+    keep: int,
+    reasons: list[Reason],
 ) -> tuple[float, int, int, list[Reason]]:
     replicas, announced = declared(observation.policy.peaks, observation.now, 1.1 * observation.cold_start + 10.0)
     floor = max(replicas, ceil(rate.replicas(announced) - EASE) if rate is not None else 0)
@@ -222,6 +252,11 @@ def _by_rate(prepared: float, need: float, count: int) -> Reason:
 
 def _by_jump(jump: float, count: int) -> Reason:
     return Reason("jump", f"Suddenly there are {jump:.2f} requests a second: that takes {count}.", {"rate": jump})
+
+
+def _by_bursts(held_ready: float, count: int) -> Reason:
+    text = f"Bursts of {held_ready:.2f} requests a second came lately: {count} are held ready for the next one."
+    return Reason("bursts", text, {"rate": held_ready})
 
 
 def _by_backlog(left: float, count: int) -> Reason:

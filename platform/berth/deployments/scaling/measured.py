@@ -8,10 +8,10 @@ import msgspec
 
 from berth.deployments.scaling.observation import Capacity, Goals
 
-LEAST_FACTOR, MOST_FACTOR = 0.5, 3.0
+LEAST_FACTOR, MOST_FACTOR = 0.3, 3.0
 CLEAN: Final = 30.0  # seconds without a change of the fleet that an assessment covers at least
 ANSWERS: Final = 40.0  # in that time at least
-DOWN, RECOVER = 0.93, 7_200.0  # a correction at once; seconds after which one that was not confirmed is halved
+DOWN, MOST_DOWN, RECOVER = 0.93, 0.8, 7_200.0  # the least and the most of a correction at once; seconds after which one that was not confirmed is halved
 
 
 class Corrected(msgspec.Struct, frozen=True):
@@ -33,6 +33,7 @@ class Window(msgspec.Struct, frozen=True):
     token: float | None = None  # seconds between tokens
     waiting: float = 0.0  # requests that waited outside replicas, at its end
     cache_use: float | None = None
+    peak: float = 0.0  # work a second of one replica in its busiest ten seconds
 
 
 def is_strained(window: Window, goals: Goals, unloaded: float | None) -> bool:
@@ -55,9 +56,11 @@ def corrected(known: Corrected, window: Window, goals: Goals, believed: float, u
     if window.seconds < CLEAN or window.answers < ANSWERS or window.work <= 0 or believed <= 0:
         return known
     if is_strained(window, goals, unloaded):
+        peak = max(window.work, window.peak)
         if window.work > 1.1 * believed:
             return known
-        factor = max(LEAST_FACTOR, known.factor * DOWN)
+        # What was late even in its busiest seconds with less than was believed is less by that much.
+        factor = max(LEAST_FACTOR, known.factor * max(MOST_DOWN, min(DOWN, peak / believed)))
         return Corrected(factor, min(known.seen, window.work), window.work)
     strained = known.strained
     if strained is not None and window.work > strained:

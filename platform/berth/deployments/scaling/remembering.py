@@ -7,8 +7,10 @@ from typing import Final
 
 import msgspec
 
-from berth.deployments.scaling.decision import Decision
+from berth.deployments.scaling.bursts import Bursts
+from berth.deployments.scaling.deciding import calmly_able
 from berth.deployments.scaling.history import History, noise
+from berth.deployments.scaling.holding import level
 from berth.deployments.scaling.observation import Observation
 from berth.deployments.scaling.state import Awaited, Coming, Counters, Mix, State
 
@@ -91,30 +93,46 @@ def _coming(observation: Observation, state: State) -> tuple[Coming, ...]:
     return tuple(reversed(kept))
 
 
-def learned(observation: Observation, state: State, counters: Counters, decision: Decision) -> State:
+def learned(observation: Observation, state: State, counters: Counters) -> State:
     """Compares forecasts that are due, and notes the new one."""
     state = msgspec.structs.replace(state, counters=counters)
     elapsed = observation.now - state.compared_at
     if 0.0 <= elapsed < COMPARE:
         return state
-    awaited, surprises = list[Awaited](), state.surprises
+    awaited, surprises, able, barely = list[Awaited](), state.surprises, 0.0, 0.0
     for each in state.awaited:
         age = observation.now - each.due
         if age < COMPARE / 2.0:
             awaited.append(each)
         elif age < 10.0 * COMPARE:
+            able, barely = max(able, each.able), max(barely, each.barely)
             came = state.history.rate_between(age + COMPARE, max(0.0, age - COMPARE))
             sure = max(0.0, came - noise(came, 2.0 * COMPARE, state.dispersion))
             if came > _LEAST_RATE and each.rate > 0:
                 surprises = surprises.with_ratio(sure / each.rate, came, min(elapsed, COMPARE * 2.0))
             elif came > _LEAST_RATE:
                 surprises = surprises.with_ratio(1e3, came, COMPARE)
+    bursts = _burst(observation, state, elapsed, able, barely)
     state = _dispersed(state, elapsed)
     if state.history.span >= 60.0:
-        awaited.append(Awaited(observation.now + observation.cold_start, decision.forecast))
+        due = observation.now + observation.cold_start
+        awaited.append(Awaited(due, level(state), *calmly_able(observation, state)))
     return msgspec.structs.replace(
-        state, awaited=tuple(awaited[-64:]), surprises=surprises, compared_at=observation.now
+        state, awaited=tuple(awaited[-64:]), surprises=surprises, compared_at=observation.now, bursts=bursts
     )
+
+
+def _burst(observation: Observation, state: State, elapsed: float, able: float, barely: float) -> Bursts:
+    """`able`, `barely`: work a second that forecasts for now would have made possible, with and without what is kept after peaks."""
+    span = min(elapsed, 3.0 * COMPARE)
+    rate = state.history.rate_between(span, 0.0)
+    bursts = state.bursts.with_stretch(rate, span)
+    sure = rate - noise(rate, span)
+    if 0 < able < sure:
+        return bursts.with_overrun(observation.now, rate, rate * span)
+    if 0 < barely < sure and bursts.overruns:
+        return bursts.with_return(observation.now, rate)
+    return bursts
 
 
 def _dispersed(state: State, elapsed: float) -> State:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from berth.deployments.scaling.bursts import Bursts
 from berth.deployments.scaling.calendar import Pattern
 from berth.deployments.scaling.headroom import Surprises
 from berth.deployments.scaling.history import History
@@ -32,6 +33,7 @@ class Sums(msgspec.Struct, frozen=True):
     ready: int
     work: float = 0.0
     counts: Counters = Counters()
+    peak: float = 0.0  # work a second of one replica in the busiest ten seconds
 
 
 class Mix(msgspec.Struct, frozen=True):
@@ -55,6 +57,9 @@ class Awaited(msgspec.Struct, frozen=True):
 
     due: float
     rate: float
+    # Work a second that so many do as that forecast takes: with what is kept after peaks, and without. Bursts left out of both.
+    able: float = 0.0
+    barely: float = 0.0
 
 
 class Coming(msgspec.Struct, frozen=True):
@@ -84,6 +89,8 @@ class State(msgspec.Struct, frozen=True):
     jump: Hold | None = None  # what came suddenly, until it shows in the forecast
     coming: tuple[Coming, ...] = ()
     pattern: Pattern = Pattern()
+    bursts: Bursts = Bursts()
+    foreseen: float = 0.0  # work a second when a replica that is asked for now is ready, as of the last call
     ready_since: float | None = None
     active_at: float | None = None  # when a request last came, waited or ran
     went_down_at: float | None = None

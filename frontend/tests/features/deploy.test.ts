@@ -1,6 +1,7 @@
 import { describe, expect, it } from "vitest";
 import { PEOPLE, toDemand, wrongFields } from "@/features/deploy/anywhere";
 import { check, contextChoices, EMPTY, fromChange, fromRevision, toChange, toPlanRequest, toRequest } from "@/features/deploy/form";
+import { ROLLING } from "@/features/deploy/takeover";
 import { paramText } from "@/features/deploy/planText";
 import { attemptOf, staleOf } from "@/features/deploy/stale";
 import { ApiError } from "@/shared/api/client";
@@ -62,7 +63,7 @@ describe("planning and changing", () => {
   const deployment = { model: "smol", version: 3, name: "bot", revision } as unknown as Parameters<typeof fromRevision>[0];
 
   it("fills the form with what a deployment has", () => {
-    expect(fromRevision(deployment).draft).toEqual({ model: "smol", version: "3", name: "bot", context: "4096", concurrency: "8", quality: "good", speed: "12", first: "", price: "", replicas: "2", artefact: "a1", slots: "8" });
+    expect(fromRevision(deployment).draft).toEqual({ model: "smol", version: "3", name: "bot", context: "4096", concurrency: "8", quality: "good", speed: "12", first: "", price: "", replicas: "2", artefact: "a1", slots: "8", takeover: ROLLING });
   });
 
   it("sends all of it back, also what the form does not show", () => {

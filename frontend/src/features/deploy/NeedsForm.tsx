@@ -7,6 +7,7 @@ import { Input, Select } from "@/shared/ui/Field";
 import { Card } from "@/shared/ui/Page";
 import { newest } from "@/features/models/ModelsPage";
 import { contextChoices, type Draft, LIMITS, type Problems, QUALITIES, wholeNumber } from "./form";
+import { RolloutForm } from "./RolloutForm";
 
 interface Props {
   draft: Draft;
@@ -23,6 +24,7 @@ export function NeedsForm(props: Props) {
       <ModelSection {...props} />
       <NeedsSection {...props} />
       <PinsSection {...props} />
+      {props.fixed ? <RolloutForm draft={props.draft} problems={props.problems} onChange={props.onChange} /> : null}
     </form>
   );
 }

@@ -49,7 +49,7 @@ export function Wizard({ title, lead, models, first, kept, changing = false, sen
   };
   const stale = send.isError ? staleOf(send.error) : null;
   const refused = send.isError && !stale ? toApiError(send.error) : null;
-  const same = changing && JSON.stringify(draft) === JSON.stringify(first);
+  const same = changing && JSON.stringify({ ...draft, takeover: null }) === JSON.stringify({ ...first, takeover: null });
   const waits = broken ? t("deploy.fixFields") : current && query.data?.fits ? null : t("deploy.noPlan");
   const blocked = waits ?? (same ? t("deploy.change.same") : stale && query.isFetching ? t("plan.planning") : null);
   const button = (

@@ -1,5 +1,6 @@
 /** The wizard's fields as typed, and what they mean. Pure, so that it can be tested without a page. */
 import type { Deployment, DeploymentChange, DeployRequest, Needs, Pins, PlanRequest } from "@/shared/api/types";
+import { ROLLING, type Takeover, toRollout, wrongIn } from "./takeover";
 
 export const QUALITIES = ["any", "good", "high"] as const;
 export type Quality = (typeof QUALITIES)[number];
@@ -17,9 +18,10 @@ export interface Draft {
   replicas: string;
   artefact: string;
   slots: string;
+  takeover: Takeover; // of a change
 }
 
-export const EMPTY: Draft = { model: "", version: "", name: "", context: "", concurrency: "4", quality: "any", speed: "", first: "", price: "", replicas: "1", artefact: "", slots: "" };
+export const EMPTY: Draft = { model: "", version: "", name: "", context: "", concurrency: "4", quality: "any", speed: "", first: "", price: "", replicas: "1", artefact: "", slots: "", takeover: ROLLING };
 
 export const LIMITS = {
   concurrency: { min: 1, max: 512 },
@@ -30,7 +32,7 @@ export const LIMITS = {
 } as const;
 
 export type FieldName = keyof typeof LIMITS | "name" | "price";
-export type Problems = Partial<Record<FieldName, "number" | "price" | "name">>;
+export type Problems = Partial<Record<FieldName, "number" | "price" | "name">> & { takeover?: NonNullable<ReturnType<typeof wrongIn>> };
 
 const NAME = /^[a-z0-9][a-z0-9._-]{0,62}$/;
 const PRICE = /^\d{1,9}(\.\d{1,12})?$/;
@@ -49,6 +51,8 @@ export function check(draft: Draft): Problems {
   }
   if (draft.price.trim() !== "" && !PRICE.test(draft.price.trim())) problems.price = "price";
   if (draft.name !== "" && !NAME.test(draft.name)) problems.name = "name";
+  const takeover = wrongIn(draft.takeover);
+  if (takeover !== null) problems.takeover = takeover;
   return problems;
 }
 
@@ -81,7 +85,7 @@ export function toRequest(draft: Draft): DeployRequest {
 
 /** What a plan depends on; null while a field that it depends on means nothing. The deployment's name is no part of it. */
 export function toPlanRequest(draft: Draft, kept: Kept = NOTHING_KEPT): PlanRequest | null {
-  if (Object.keys(check({ ...draft, name: "" })).length > 0) return null;
+  if (Object.keys(check({ ...draft, name: "", takeover: ROLLING })).length > 0) return null;
   const asked = toRequest(draft);
   delete asked.name;
   return { ...asked, needs: { ...kept.needs, ...asked.needs }, ...(asked.pins || hasAny(kept.pins) ? { pins: { ...kept.pins, ...asked.pins } } : {}) };
@@ -119,6 +123,7 @@ export function fromRevision({ model, version, name, revision }: Pick<Deployment
     replicas: String(revision.replicas),
     artefact: text(pins["artefact_id"]),
     slots: text(pins["slots"]),
+    takeover: ROLLING,
   };
   const kept: Kept = { needs: {}, pins: {} };
   const { licences } = needs;
@@ -134,7 +139,7 @@ export function fromRevision({ model, version, name, revision }: Pick<Deployment
 /** The body for PATCH deployments. Needs and pins are replaced as a whole, so all of them are sent. */
 export function toChange(draft: Draft, kept: Kept): DeploymentChange {
   const { needs, pins, replicas, version } = toRequest(draft);
-  return { needs: { ...kept.needs, ...needs }, pins: { ...kept.pins, ...pins }, ...(replicas === undefined ? {} : { replicas }), ...(version === undefined ? {} : { version }) };
+  return { needs: { ...kept.needs, ...needs }, pins: { ...kept.pins, ...pins }, ...(replicas === undefined ? {} : { replicas }), ...(version === undefined ? {} : { version }), ...toRollout(draft.takeover) };
 }
 
 const FIELDS: Record<string, keyof Draft> = {

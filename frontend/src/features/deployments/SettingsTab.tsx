@@ -13,6 +13,7 @@ import { Input } from "@/shared/ui/Field";
 import { Card } from "@/shared/ui/Page";
 import { useToast } from "@/shared/ui/Toasts";
 import { LIMITS, wholeNumber } from "@/features/deploy/form";
+import { ScalingSettings } from "./ScalingSettings";
 
 export function SettingsTab({ deployment }: { deployment: Deployment }) {
   const { can } = useOrg();
@@ -22,6 +23,7 @@ export function SettingsTab({ deployment }: { deployment: Deployment }) {
         <ChangeNeeds deployment={deployment} />
         <Scale deployment={deployment} />
         <Bounds deployment={deployment} />
+        <ScalingSettings deployment={deployment} />
         {can("deployments.delete") ? <Delete deployment={deployment} /> : null}
       </div>
     </Requires>

@@ -12,6 +12,8 @@ import msgspec
 KEPT: Final = 96  # stretches
 APART: Final = 60.0  # seconds between two stretches from which on they belong to two bursts
 SHORTEST_HOLD: Final = 1_500.0  # seconds for which a burst is held ready, when nobody knows yet whether it comes again
+EXCEPTION_HOLD: Final = 600.0  # of one that was higher than all the others
+MANY: Final = 4  # bursts
 LONGEST_HOLD: Final = 4 * 3_600.0
 GAPS: Final = 3.0  # times the longest pause between bursts, lately
 FADE: Final = 0.5  # of that time, in which it then goes down
@@ -56,25 +58,34 @@ class Bursts(msgspec.Struct, frozen=True):
         share of requests that may be late."""
         if not self.overruns or self.seconds <= 0:
             return 0.0
-        hold = held_for(sorted(each.at for each in (*self.overruns, *self.returns)))
         may = BUDGET * allowance * self.work * max(1.0, LEAST_SPAN / self.seconds)
-        for rate, work in sorted(self._held(now, hold), reverse=True):
+        for rate, work in sorted(self._held(now), reverse=True):
             may -= work
             if may < 0:
                 return rate
         return 0.0
 
-    def _held(self, now: float, hold: float) -> Iterator[tuple[float, float]]:
+    def _held(self, now: float) -> Iterator[tuple[float, float]]:
         """What is still held of each, and its work. One that came again since is as young as that."""
+        seen = sorted((each.at, each.rate) for each in (*self.overruns, *self.returns))
+        many = len(_starts([at for at, _ in seen])) >= MANY
         for each in self.overruns:
-            again = (one.at for one in self.returns if one.rate >= ALIKE * each.rate)
-            past = now - max(each.at, max(again, default=0.0)) - hold
+            times = [at for at, rate in seen if rate >= ALIKE * each.rate]
+            hold = held_for(times, many)
+            past = now - times[-1] - hold
             if past < FADE * hold:
                 yield each.rate * min(1.0, 1.0 - past / (FADE * hold)), each.work
 
 
-def held_for(times: Sequence[float]) -> float:
-    """Seconds for which bursts at these times are held ready after the last one: the longer the pauses between them were, the longer."""
-    starts = [at for index, at in enumerate(times) if index == 0 or at - times[index - 1] > APART]
+def held_for(times: Sequence[float], many: bool = False) -> float:
+    """Seconds for which bursts at these times are held ready after the last one: the longer the pauses between them were, the longer.
+    `many`: there were others, lower ones, so that a single one of this height is the exception."""
+    starts = _starts(times)
+    if many and len(starts) == 1:
+        return EXCEPTION_HOLD
     pauses = [after - before for before, after in zip(starts[-9:], starts[-8:], strict=False)]
     return min(max(SHORTEST_HOLD, GAPS * max(pauses, default=0.0)), LONGEST_HOLD)
+
+
+def _starts(times: Sequence[float]) -> list[float]:
+    return [at for index, at in enumerate(times) if index == 0 or at - times[index - 1] > APART]

@@ -23,6 +23,7 @@ EASE: Final = 0.02  # of a replica that may be missing before another one is ask
 DRAIN: Final = 10.0  # seconds in which a backlog is to be gone once the replicas for it are ready
 MOST_SURGE: Final = 4.0  # times what the rate alone needs
 JUMP: Final = 1.1  # times what is prepared for: more that comes suddenly does not wait for the forecast
+SURPASS: Final = 1.15  # times what is held ready for bursts: only more is a jump
 BEYOND: Final = 1.2  # times the highest rate that was seen lately, no head-room is bought
 WITHIN: Final = 2.0  # times the planned concurrency may be within a replica at once; more waits at the gateway
 
@@ -142,10 +143,10 @@ def _wanted(observation: Observation, state: State, load: Load) -> tuple[float, 
     found, rate = load.outlook, load.rate
     if rate is None:
         return _without_capacity(observation, state)
-    bursts = state.bursts.floor(observation.now, 1.0 - observation.policy.goals.share)
-    prepared = level(state) if level(state) > bursts * JUMP else calm_level(state)
+    bursts, prepared = state.held_ready, calm_level(state)
+    jump = level(state) if level(state) > max(prepared, bursts * SURPASS) else 0.0
     need = rate.replicas(max(found.expected, found.jump))
-    count = count_for(observation, state, rate, prepared)
+    count = max(count_for(observation, state, rate, prepared), ceil(rate.replicas(jump) - EASE))
     # Few replicas are kept by rounding; many by a band, so that small waves do not move them.
     keep = max(
         count_for(observation, state, rate, prepared * (1.0 + BAND)),
@@ -153,12 +154,12 @@ def _wanted(observation: Observation, state: State, load: Load) -> tuple[float, 
     )
     if state.history.span < LEARNING:
         keep = max(keep, state.desired)  # nothing is known yet that would say otherwise
-    reasons = [_by_rate(prepared, need, count)]
-    if found.jump and prepared >= found.jump:
+    reasons = [_by_rate(max(prepared, jump), need, count)]
+    if found.jump and jump >= found.jump:
         reasons.insert(0, _by_jump(found.jump, count))
     now_rate = max(found.lately, found.rate)
     if load.backlog.peak > rate.full:
-        most = MOST_SURGE * max(1.0, rate.replicas(max(prepared, now_rate)))
+        most = MOST_SURGE * max(1.0, rate.replicas(max(prepared, jump, now_rate)))
         drain = min(most, (load.backlog.left / DRAIN + now_rate) / rate.full)
         keep = max(keep, ceil(min(most, (load.backlog.peak / DRAIN + now_rate) / rate.full) - EASE))
         if load.waiting > rate.full:

@@ -118,7 +118,12 @@ def learned(observation: Observation, state: State, counters: Counters) -> State
         due = observation.now + observation.cold_start
         awaited.append(Awaited(due, level(state), *calmly_able(observation, state)))
     return msgspec.structs.replace(
-        state, awaited=tuple(awaited[-64:]), surprises=surprises, compared_at=observation.now, bursts=bursts
+        state,
+        awaited=tuple(awaited[-64:]),
+        surprises=surprises,
+        compared_at=observation.now,
+        bursts=bursts,
+        held_ready=bursts.floor(observation.now, 1.0 - observation.policy.goals.share),
     )
 
 

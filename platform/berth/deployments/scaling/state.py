@@ -90,6 +90,7 @@ class State(msgspec.Struct, frozen=True):
     coming: tuple[Coming, ...] = ()
     pattern: Pattern = Pattern()
     bursts: Bursts = Bursts()
+    held_ready: float = 0.0  # work a second, for the next burst
     foreseen: float = 0.0  # work a second when a replica that is asked for now is ready, as of the last call
     ready_since: float | None = None
     active_at: float | None = None  # when a request last came, waited or ran

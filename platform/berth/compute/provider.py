@@ -144,6 +144,13 @@ class Provider(Protocol):
         """
         ...
 
+    def renew(self, spec: LaunchSpec, secret: str) -> None:
+        """Gives a replica that was started and may not have begun yet grants to its files that are still good, as `spec` has them.
+
+        Whoever has begun needs none, and a replica that is not known is not started.
+        """
+        ...
+
     def observe(self, deployment_id: str) -> Sequence[ObservedReplica]:
         """Every replica of the deployment that the provider knows, also ended ones, by name."""
         ...

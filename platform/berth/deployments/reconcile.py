@@ -13,6 +13,7 @@ from uuid import UUID
 
 from django.db import connection, transaction
 
+from berth.catalog.store import GRANT_SECONDS
 from berth.compute.provider import NoCapacity, ObservedReplica, Provider, ProviderError, ProviderUnavailable
 from berth.deployments import lease
 from berth.deployments.activity import last_request_at
@@ -21,6 +22,7 @@ from berth.deployments.decision import JUDGE, Decision, Start, Stop
 from berth.deployments.history import record
 from berth.deployments.launching import launch_spec
 from berth.deployments.models import Deployment, Desired, Replica, Rollout, Status
+from berth.deployments.outlook import PHASES
 from berth.deployments.planning import ground_on, room_on
 from berth.deployments.rollouts import open_rollout
 from berth.deployments.secrets import replica_secret
@@ -34,6 +36,8 @@ log = logging.getLogger(__name__)
 
 PROVIDER_PAUSE = timedelta(seconds=5)
 NO_ROOM_PAUSE = timedelta(seconds=3)
+# A third of what grants are good for: whoever begins now has them for longer than a start may take.
+RENEW_AFTER = timedelta(seconds=GRANT_SECONDS / 3)
 KEPT_ENDED = 3  # ended replicas of a deployment whose logs stay readable
 _ADMISSION_LOCK = 0x62657274  # Postgres advisory lock: memory is handed out by one reconciler at a time
 
@@ -97,6 +101,7 @@ def _look(deployment: Deployment, provider: Provider, clock: Clock) -> datetime:
     deployment.state = row.state
     failed = _act(deployment, decision, provider, clock)
     _forget(deployment, observed, provider)
+    _renew(deployment, provider, clock)
     if failed is not None:
         return clock() + failed
     check_at = datetime.fromtimestamp(decision.check_at, UTC)
@@ -151,9 +156,26 @@ def _start(deployment: Deployment, action: Start, provider: Provider, clock: Clo
     except ProviderError as refused:
         _refused(deployment, replica, str(refused), clock())
         return timedelta(seconds=1)
+    _note_grants(replica, clock())
     if action.new:
         record(deployment, "replica_started", clock(), replica=replica.name, revision=action.revision)
     return None
+
+
+def _renew(deployment: Deployment, provider: Provider, clock: Clock) -> None:
+    """Grants to read files end after minutes, and a pod may wait for a node much longer than that."""
+    waits = Replica.objects.for_org(deployment.org_id).filter(
+        deployment=deployment, ended_at=None, retired_at=None, phase__in=PHASES, granted_at__lt=clock() - RENEW_AFTER
+    )
+    for replica in waits.select_related("revision__version", "revision__artefact", "deployment__org"):
+        if not lease.holds(deployment, clock()):
+            return
+        provider.renew(launch_spec(replica), replica_secret(replica.name))
+        _note_grants(replica, clock())
+
+
+def _note_grants(replica: Replica, now: datetime) -> None:
+    Replica.objects.for_org(replica.org_id).filter(pk=replica.pk).update(granted_at=now)
 
 
 @transaction.atomic

@@ -16,7 +16,21 @@ from berth.deployments.models import Deployment, Replica, Revision, Rollout
 from berth.deployments.planning import Ground, Room
 from berth.deployments.replicas import wanted_replicas
 from berth.deployments.rollouts import numbers_alike
-from berth.deployments.world import Base, Ended, Failure, Life, Merged, Row, Seen, Sight, Want, Wanted, World, merge
+from berth.deployments.world import (
+    TAKEN_AWAY,
+    Base,
+    Ended,
+    Failure,
+    Life,
+    Merged,
+    Row,
+    Seen,
+    Sight,
+    Want,
+    Wanted,
+    World,
+    merge,
+)
 
 _FAILED = "failed"
 _BY_DEVICES = 1 << 62  # bytes: whole devices are given out, so their memory is
@@ -187,7 +201,7 @@ def _row(row: Replica) -> Row:
 def _failures(deployment: Deployment, wanted: Wanted, merged: Merged, now: datetime) -> tuple[int, Failure | None]:
     failures, last = deployment.failures, _last_failure(deployment, wanted.same) if deployment.failures else None
     for ended in merged.ended:
-        if ended.failed and ended.revision in wanted.same:
+        if ended.counts and ended.revision in wanted.same:
             failures = 1 if ended.stable else failures + 1
             last = Failure(now.timestamp(), ended.reason, ended.message)
     return failures, last
@@ -200,7 +214,7 @@ def _base_failures(deployment: Deployment, wanted: Wanted, merged: Merged, now: 
     rows = _failed(deployment, wanted.base.same).filter(ended_at__gt=now - _LATELY)
     count, last = rows.count(), _last_failure(deployment, wanted.base.same)
     for ended in merged.ended:
-        if ended.failed and ended.revision in wanted.base.same:
+        if ended.counts and ended.revision in wanted.base.same:
             count, last = count + 1, Failure(now.timestamp(), ended.reason, ended.message)
     return count, last
 
@@ -209,7 +223,7 @@ def _failed(deployment: Deployment, numbers: Collection[int]) -> QuerySet[Replic
     return (
         Replica.objects.for_org(deployment.org_id)
         .filter(deployment=deployment, phase=_FAILED, revision__number__in=numbers)
-        .exclude(ended_at=None)
+        .exclude(Q(ended_at=None) | Q(reason__in=TAKEN_AWAY))
     )
 
 

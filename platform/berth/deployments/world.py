@@ -25,6 +25,10 @@ PERMANENT: Final = frozenset(
 )
 
 
+# The cluster took the replica away, which says nothing about the deployment: it is started elsewhere at once, and no failure is counted.
+TAKEN_AWAY: Final = frozenset({"preempted", "node_drained", "node_shutdown", "node_lost"})
+
+
 class Want(StrEnum):
     RUNNING = "running"
     PAUSED = "paused"
@@ -117,6 +121,11 @@ class Ended(msgspec.Struct, frozen=True):
     stable: bool  # it had been ready for long enough to be no part of a series of failures
     reason: str = ""
     message: str = ""
+
+    @property
+    def counts(self) -> bool:
+        """Whether it is a failure to back off from."""
+        return self.failed and self.reason not in TAKEN_AWAY
 
 
 class Merged(msgspec.Struct, frozen=True):

@@ -15,9 +15,10 @@ from berth.compute.providers.fake import FakeProvider
 from berth.deployments import lease, sweep
 from berth.deployments.launching import memory_limit
 from berth.deployments.models import Deployment, Event, Replica, State
-from berth.deployments.reconcile import reconcile
+from berth.deployments.reconcile import RENEW_AFTER, reconcile
 from berth.deployments.secrets import replica_secret
 from berth.deployments.services import delete, pause, resume, update
+from berth.deployments.world import TAKEN_AWAY
 from berth.orgs.tenancy import new_id
 from berth.outbox.models import Change
 from tests.platform.deployments.conftest import Clock
@@ -260,3 +261,47 @@ def test_updates_overlap(provider: FakeProvider, clock: Clock) -> None:
     settle(deployment, provider, clock, State.READY)
     alive = [each.name for each in provider.observe_all() if each.alive]
     assert alive == [f"{deployment.pk}-2-0-1"]
+
+
+@pytest.mark.parametrize("reason", sorted(TAKEN_AWAY))
+def test_what_the_cluster_takes_away_is_started_elsewhere_at_once_and_is_no_failure(
+    provider: FakeProvider, clock: Clock, reason: str
+) -> None:
+    deployment = queued()
+    settle(deployment, provider, clock, State.READY)
+    for _ in range(7):  # more than make a crash loop
+        (alive,) = [each.name for each in provider.observe_all() if each.alive]
+        provider.fail(alive, reason)
+        look(deployment, provider, clock)
+        look(deployment, provider, clock)
+        assert row(deployment).failures == 0
+        assert [each.name for each in provider.observe_all() if each.alive] not in ([], [alive])
+        settle(deployment, provider, clock, State.READY)
+    ended = Replica.objects.for_org(deployment.org_id).filter(phase="failed", reason=reason)
+    assert ended.count() == 7, "people still see what happened"
+    # What is its own fault still counts, from the first one on.
+    (alive,) = [each.name for each in provider.observe_all() if each.alive]
+    provider.fail(alive, "out_of_memory")
+    look(deployment, provider, clock)
+    assert row(deployment).failures == 1
+
+
+def test_grants_are_renewed_for_whoever_still_waits_and_for_nobody_else(provider: FakeProvider, clock: Clock) -> None:
+    deployment = queued()
+    look(deployment, provider, clock)
+    (name,) = provider.starts
+    look(deployment, provider, clock)
+    assert provider.renewals == []
+    for times in (1, 2):
+        clock.forward(RENEW_AFTER.total_seconds() + 1)
+        provider.advance(name, Phase.VERIFYING)  # it is heard of
+        look(deployment, provider, clock)
+        look(deployment, provider, clock)
+        assert provider.renewals == [name] * times, "once in a while"
+    provider.ready(name)
+    look(deployment, provider, clock)
+    clock.forward(2 * RENEW_AFTER.total_seconds())
+    provider.ready(name)
+    look(deployment, provider, clock)
+    assert provider.renewals == [name] * 2, "one that is ready has its files"
+    assert provider.starts == [name]

@@ -47,6 +47,7 @@ class FakeProvider:
         self.secrets: dict[str, str] = {}
         self.starts: list[str] = []  # names for which a start really started something
         self.stops: list[tuple[str, int]] = []
+        self.renewals: list[str] = []
         self._replicas: dict[str, ObservedReplica] = {}
         self._logs: dict[str, list[LogLine]] = {}
         self._lock = threading.RLock()
@@ -93,6 +94,14 @@ class FakeProvider:
                 host="127.0.0.1",
             )
             self._say(spec.replica, "started")
+
+    def renew(self, spec: LaunchSpec, secret: str) -> None:
+        with self._lock:
+            self._answer()
+            known = self._replicas.get(spec.replica)
+            if known is not None and known.alive:
+                self.renewals.append(spec.replica)
+                self.specs[spec.replica] = spec
 
     def observe(self, deployment_id: str) -> list[ObservedReplica]:
         return [replica for replica in self.observe_all() if replica.deployment_id == deployment_id]

@@ -119,6 +119,9 @@ class LocalProvider:
                 f"The folder {self._root} cannot be used ({error.strerror}). Check BERTH_HOME and the free disk space."
             ) from error
 
+    def renew(self, spec: LaunchSpec, secret: str) -> None:
+        """Nothing: a replica here begins when it is started."""
+
     def observe(self, deployment_id: str) -> list[ObservedReplica]:
         return [replica for replica in self._observed() if replica.deployment_id == deployment_id]
 

@@ -41,6 +41,10 @@ class Fleet:
                 return
         raise ProviderError(f"No cluster has a tier called {spec.tier!r}. Plan the deployment anew.")
 
+    def renew(self, spec: LaunchSpec, secret: str) -> None:
+        for cluster in self._that_have(spec.replica):
+            cluster.renew(spec, secret)
+
     def observe(self, deployment_id: str) -> list[ObservedReplica]:
         """Raises ProviderUnavailable if a cluster is away that had replicas of it, or that was never seen."""
         seen: list[ObservedReplica] = []

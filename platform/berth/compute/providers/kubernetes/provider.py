@@ -111,6 +111,15 @@ class ClusterProvider:
             self._pods.put(pod)
         self._keep_budget(spec.deployment_id, spec.org_id)
 
+    def renew(self, spec: LaunchSpec, secret: str) -> None:
+        """A pod mounts its Secret when it gets a node, which may be long after it was made."""
+        record = self._records.get(names.object_name(spec.replica))
+        if record is None or {names.STOP_AT, names.END} & (record["metadata"].get("annotations") or {}).keys():
+            return
+        tier = self.cluster.tier_named(spec.tier)
+        told = told_spec(msgspec.structs.replace(spec, tier=tier.key if tier else spec.tier), self.cluster)
+        self._writer.grants(told, secret, record)
+
     def _is_alive(self, record: Json) -> bool:
         """Whether nothing is to be done. What has ended is cleared away, so that its name is free."""
         pod = self._read_pod(record)

@@ -37,11 +37,16 @@ class Writer:
     def workload(self, spec: LaunchSpec, secret: str, tier: NodeTier, take: Take, record: Json) -> Json | None:
         """The pod; None for a group, whose pods somebody else makes."""
         owner = owner_of(record)
-        self._client.apply(SECRET, self._namespace, secret_object(spec, secret, self._namespace, owner))
+        self.grants(spec, secret, record)
         if spec.nodes > 1:
             self._client.apply(GROUP, self._namespace, group_object(spec, self._cluster, tier, take, owner))
             return None
         return self._client.apply(POD, self._namespace, pod_object(spec, self._cluster, tier, take, owner))
+
+    def grants(self, spec: LaunchSpec, secret: str, record: Json) -> None:
+        """The Secret, as it is or anew."""
+        body = secret_object(spec, secret, self._namespace, owner_of(record))
+        self._client.apply(SECRET, self._namespace, body)
 
     def annotate(self, record: Json, annotations: dict[str, str | None]) -> Json | None:
         """None removes one. None if the record is gone."""

@@ -119,6 +119,7 @@ class Supervisor:
         self._board.enter(Phase.LOADING)
         for name, content in self._engine.files(self._spec).items():
             write_atomically(work_folder(self._spec) / name, content)
+        self._engine.prepare(self._spec)
         output = LineFilter(self._engine.rules, self._heard, self._log.withhold)
         self._child = Child(
             self._engine.command(self._spec),

@@ -14,10 +14,10 @@ from berth_runtime.contract.checks import names_its_models, serves_each_adapter
 from berth_runtime.contract.replica import Replica
 from berth_runtime.engines.llamacpp import LlamaCpp
 from berth_runtime.failure import Failure
-from berth_runtime.spec import Phase
+from berth_runtime.spec import Adapter, Phase
 from tests.runtime import llama_server
-from tests.runtime.agents import SECRET, Agent, a_spec, call
-from tests.runtime.lora_files import as_adapter, gguf_adapter
+from tests.runtime.agents import SECRET, Agent, a_spec, call, folder_files
+from tests.runtime.lora_files import RANK, as_adapter, gguf_adapter, peft_adapter
 
 
 @pytest.fixture(scope="module")
@@ -26,6 +26,7 @@ def agent(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Agent]:
     adapters = (
         as_adapter("org/one", gguf_adapter(folder / "one.gguf", seed=1)),
         as_adapter("org/two", gguf_adapter(folder / "two.gguf", seed=2)),
+        Adapter("org/saved", folder_files(peft_adapter(folder / "saved", seed=3)), RANK),
     )
     with Agent(a_spec(folder, adapters=adapters)) as agent:
         agent.ready()
@@ -52,9 +53,9 @@ def said(agent: Agent, address: dict[str, Any]) -> str:
 def test_each_answers_as_itself_and_the_base_is_not_touched(agent: Agent) -> None:
     base = said_by(agent, "org/model")
     assert unaddressed(agent) == base
-    one, two = said_by(agent, "org/one"), said_by(agent, "org/two")
+    one, two, saved = (said_by(agent, f"org/{name}") for name in ("one", "two", "saved"))
     assert base.startswith(" Paris")
-    assert len({base, one, two}) == 3
+    assert len({base, one, two, saved}) == 4
     assert said_by(agent, "org/model") == base
     assert said_by(agent, "org/one") == one
 
@@ -71,7 +72,7 @@ def test_they_keep_the_contract(agent: Agent) -> None:
 def test_the_name_of_an_adapter_is_in_no_path(agent: Agent) -> None:
     argv = LlamaCpp().command(agent.spec)
     given = [word.removeprefix("--lora=") for word in argv if word.startswith("--lora=")]
-    assert [Path(word).parent.name for word in given] == ["adapter-0", "adapter-1"]
+    assert [Path(word).parent.name for word in given] == ["adapter-0", "adapter-1", "work"]
     assert not any("org/one" in word for word in argv)
 
 

@@ -77,6 +77,9 @@ class Engine(ABC):
         """Files that it wants in its work folder before it starts, by name."""
         return {}
 
+    def prepare(self, spec: LaunchSpec) -> None:  # noqa: B027 - most have nothing to make
+        """Makes, in the work folder, what the engine reads in a form of its own. Raises Failure."""
+
     def limits(self, spec: LaunchSpec) -> Limits:
         return Limits(data_bytes=spec.memory_limit)
 

@@ -22,8 +22,8 @@ from berth_runtime.engines.options import require
 from berth_runtime.engines.prometheus import samples, whole
 from berth_runtime.failure import Failure
 from berth_runtime.lines import Rule
-from berth_runtime.prepare import adapter_folder, model_folder, name_of
-from berth_runtime.spec import EngineMetrics, LaunchSpec
+from berth_runtime.prepare import adapter_folder, model_folder, name_of, work_folder
+from berth_runtime.spec import Adapter, EngineMetrics, LaunchSpec
 
 # Which device a replica may use is decided outside; the engine has to be told in the driver's own words.
 _DEVICES: Final = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "ONEAPI_DEVICE_SELECTOR")
@@ -109,6 +109,14 @@ class LlamaCpp(Engine):
         devices = {name: os.environ[name] for name in _DEVICES if name in os.environ}
         return {"PATH": _SYSTEM_PATH, "LANG": "C.UTF-8", "HOME": "/nonexistent", **devices}
 
+    def prepare(self, spec: LaunchSpec) -> None:
+        """Adapters as PEFT saves them become GGUF files."""
+        for number, adapter in enumerate(spec.adapters):
+            if _as_saved(adapter):
+                from berth_runtime.engines.lora_gguf import write_gguf  # numpy: only who needs it waits for it
+
+                write_gguf(adapter_folder(spec, number), Path(_weights(spec)), _made(spec, number))
+
     def limits(self, spec: LaunchSpec) -> Limits:
         """A connection's thread sets aside a stack of which it uses next to nothing; that must not end the engine."""
         if spec.memory_limit is None:
@@ -193,11 +201,23 @@ def _adapters(spec: LaunchSpec) -> list[str]:
     """The adapters' files."""
     paths: list[str] = []
     for number, adapter in enumerate(spec.adapters):
+        if _as_saved(adapter):
+            paths.append(str(_made(spec, number)))
+            continue
         weights = [file for file in adapter.files if file.role in ("weights", "adapter")]
         if len(weights) != 1:
             raise Failure("adapter_unreadable", "llama.cpp takes an adapter as one GGUF file. Convert it to GGUF.")
         paths.append(str(adapter_folder(spec, number) / name_of(weights[0])))
     return paths
+
+
+def _as_saved(adapter: Adapter) -> bool:
+    """By PEFT: a configuration and safetensors, of which `prepare` makes a GGUF file."""
+    return any(file.name.endswith(".safetensors") for file in adapter.files)
+
+
+def _made(spec: LaunchSpec, number: int) -> Path:
+    return work_folder(spec) / f"adapter-{number}.gguf"
 
 
 def _scaled(program: str, paths: list[str]) -> list[str]:

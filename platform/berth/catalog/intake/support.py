@@ -34,11 +34,13 @@ TENSORRT_LLM: Final = frozenset({
     "NemotronForCausalLM", "NemotronHForCausalLM", "Phi3ForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM", "Qwen3MoeForCausalLM",
 })  # fmt: skip
 
-# Those whose adapters each engine loads.
-VLLM_LORA: Final = VLLM - {
+# Those whose adapters each engine loads, also by GGUF's names: a base may be there as GGUF only. llama.cpp's are those that the
+# runtime converts (engines/lora_gguf.py).
+_GGUF_LORA: Final = frozenset({"llama", "qwen2", "qwen3", "gemma2", "gemma3", "phi3", "smollm3", "granite"})
+VLLM_LORA: Final = _GGUF_LORA | VLLM - {
     "BertModel", "RobertaModel", "XLMRobertaModel", "MambaForCausalLM", "Mamba2ForCausalLM", "MPTForCausalLM", "BloomForCausalLM",
 }  # fmt: skip
-LLAMACPP_LORA: Final = frozenset({
+LLAMACPP_LORA: Final = _GGUF_LORA | frozenset({
     "LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM", "Gemma2ForCausalLM", "Gemma3ForCausalLM",
     "Phi3ForCausalLM", "SmolLM3ForCausalLM", "GraniteForCausalLM",
 })  # fmt: skip

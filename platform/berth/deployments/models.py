@@ -72,6 +72,8 @@ class Deployment(Limited, OrgOwned):
     # How requests are split while two revisions are compared; `traffic.py` reads it. {}: alike.
     traffic = models.JSONField(default=dict, blank=True)
     priority = models.SmallIntegerField(default=0)  # within its organisation: who gets room first, and who makes room
+    # Of a LoRA adapter that the replicas of another deployment serve: that one. Null: it has replicas of its own.
+    beside = models.ForeignKey("self", null=True, blank=True, on_delete=models.PROTECT, related_name="adapters")
     waiting_since = models.DateTimeField(null=True, blank=True)  # for room
     last_wait_seconds = models.FloatField(null=True, blank=True)  # of the last wait for room that ended
 
@@ -112,6 +114,8 @@ class Revision(OrgOwned):
     needs = models.JSONField()
     plan = models.JSONField()  # the whole plan, with its reasons and rejected alternatives
     gpus = models.PositiveIntegerField(default=0)  # whole devices a replica has for itself
+    # LoRA adapters that each replica loads, in their order in the engine: adapters.Carried, as plain data.
+    adapters = models.JSONField(default=list, blank=True)
     reason = models.CharField(max_length=200, blank=True)  # why it was made, in its author's words
     created_by = models.ForeignKey(User, null=True, on_delete=models.PROTECT, related_name="+")
 

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 from berth.deployments.scaling.assessing import assess
 from berth.deployments.scaling.counters import since, told
-from berth.deployments.scaling.deciding import decide
+from berth.deployments.scaling.deciding import decide, rate_for
 from berth.deployments.scaling.decision import Decision, Reason
+from berth.deployments.scaling.filling import filled, unseen
 from berth.deployments.scaling.observation import Capacity, Goals, Observation, Peak, Policy
 from berth.deployments.scaling.remembering import learned, noticed
 from berth.deployments.scaling.state import State
@@ -22,7 +23,11 @@ __all__ = ["Capacity", "Decision", "Goals", "Observation", "Peak", "Policy", "Re
 def autoscale(observation: Observation, state: State) -> tuple[Decision, State]:
     """The decision, and what is to be handed in with the next observation. Never raises; counts are within the policy's bounds."""
     elapsed = None if state.now is None else max(0.0, observation.now - state.now)
+    rate = rate_for(observation, state)
+    full = None if rate is None else rate.full
+    observation, state = filled(observation, state, elapsed, full)
     came = since(observation, state.counters, elapsed)
+    observation, state = unseen(observation, state, came.arrivals, elapsed or 0.0, full)
     before = noticed(observation, state, came, elapsed)
     decision, after = decide(observation, before)
     after = assess(observation, after, came, state.now)

@@ -227,8 +227,8 @@ def figures_of(decision: Decision, observation: Observation) -> dict[str, float 
         "head_room": round(decision.head_room, 3),
         "ready": observation.ready,
         "starting": observation.starting,
-        "in_flight": int(observation.in_flight),
-        "queued": int(observation.queued),
+        "in_flight": int(observation.flying),
+        "queued": int(observation.held),
         "cold_start_seconds": round(observation.cold_start, 1),
         "concurrency": decision.concurrency,
     }

@@ -26,7 +26,7 @@ def assess(observation: Observation, state: State, came: Counters, last: float |
         or last is None
         or sums.ready != observation.ready
         or observation.ready == 0
-        or observation.queued > 0
+        or observation.held > 0
     ):
         return msgspec.structs.replace(state, sums=fresh)
     sums = Sums(

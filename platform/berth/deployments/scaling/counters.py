@@ -12,8 +12,12 @@ from berth.deployments.scaling.state import Counters
 _NAMES: Final = Counters.__struct_fields__
 
 
+MOST_PART: Final = 4.0  # windows that a pause between two calls may be longer than one, and still be taken for alike
+
+
 def told(observation: Observation) -> Counters:
-    return Counters(**{name: getattr(observation, name) for name in _NAMES})
+    values = {name: getattr(observation, name) for name in _NAMES}
+    return Counters(**{**values, "arrivals": observation.arrivals or 0.0})
 
 
 def since(observation: Observation, last: Counters, elapsed: float | None) -> Counters:
@@ -25,7 +29,8 @@ def since(observation: Observation, last: Counters, elapsed: float | None) -> Co
         if current is None:
             found[name] = None
         elif observation.window is not None:
-            part = 1.0 if elapsed is None else min(1.0, elapsed / max(observation.window, 1e-3))
+            part = 1.0 if elapsed is None else elapsed / max(observation.window, 1e-3)
+            part = part if part <= MOST_PART else 1.0
             found[name] = max(0.0, current) * part
         elif elapsed is None or before is None:
             found[name] = 0.0

@@ -20,7 +20,8 @@ from berth.deployments.scaling.state import Coming, State
 BAND: Final = 0.06  # a replica goes only if the others could do so much more than is needed
 WIDE: Final = 0.25
 EASE: Final = 0.02  # of a replica that may be missing before another one is asked for
-DRAIN: Final = 10.0  # seconds in which a backlog is to be gone once the replicas for it are ready
+# Seconds in which a backlog is to be gone once the replicas for it are ready; less, the later a backlog is noticed.
+DRAIN, BACK, HURRY = 10.0, 13.0, 3.0
 MOST_SURGE: Final = 4.0  # times what the rate alone needs
 JUMP: Final = 1.1  # times what is prepared for: more that comes suddenly does not wait for the forecast
 SURPASS: Final = 1.15  # times what is held ready for bursts: only more is a jump
@@ -118,8 +119,10 @@ def _load(observation: Observation, state: State) -> Load:
     rate = rate_for(observation, state)
     limit = _concurrency(observation, rate, state)
     backlog = Backlog(0.0, 0.0)
-    inside = max(0.0, observation.in_flight - observation.ready * limit) if limit else 0.0
-    waiting = observation.queued + inside
+    inside = observation.engine_queue or 0.0
+    if limit:
+        inside = max(0.0, observation.flying - observation.ready * limit)
+    waiting = observation.held + inside
     if rate is not None:
         starts = [(each.at - observation.now, each.count) for each in state.coming]
         backlog = foresee(waiting, found.lately, observation.ready, rate.full, starts, observation.cold_start)
@@ -157,11 +160,12 @@ def _wanted(observation: Observation, state: State, load: Load) -> tuple[float, 
     reasons = [_by_rate(max(prepared, jump), need, count)]
     if found.jump and jump >= found.jump:
         reasons.insert(0, _by_jump(found.jump, count))
+    drained_in = min(DRAIN, max(HURRY, BACK - state.history.gap))
     now_rate = max(found.lately, found.rate)
     if load.backlog.peak > rate.full:
         most = MOST_SURGE * max(1.0, rate.replicas(max(prepared, jump, now_rate)))
-        drain = min(most, (load.backlog.left / DRAIN + now_rate) / rate.full)
-        keep = max(keep, ceil(min(most, (load.backlog.peak / DRAIN + now_rate) / rate.full) - EASE))
+        drain = min(most, (load.backlog.left / drained_in + now_rate) / rate.full)
+        keep = max(keep, ceil(min(most, (load.backlog.peak / drained_in + now_rate) / rate.full) - EASE))
         if load.waiting > rate.full:
             keep = max(keep, state.desired)  # until what waits is worked off
         if load.backlog.left > rate.full and ceil(drain - EASE) > count:
@@ -193,9 +197,9 @@ def _with_floors(
 
 def _without_capacity(observation: Observation, state: State) -> tuple[float, int, int, list[Reason]]:
     """Nobody knows yet what a replica can do: more only while requests wait, fewer never."""
-    waiting = observation.queued + (observation.engine_queue or 0.0)
+    waiting = observation.held + (observation.engine_queue or 0.0)
     planned = observation.capacity.concurrency
-    busy = observation.in_flight + observation.queued
+    busy = observation.flying + observation.held
     count = ceil(busy / planned) if planned else state.desired + (1 if waiting > 0 and not observation.starting else 0)
     count = max(count, 1 if busy else 0)
     text = "What a replica can do is not known yet."
@@ -224,7 +228,7 @@ def _bounded(observation: Observation, state: State, desired: int, reasons: list
 
 
 def _asked(observation: Observation, state: State) -> bool:
-    return observation.in_flight > 0 or observation.queued > 0 or state.active_at == observation.now
+    return observation.flying > 0 or observation.held > 0 or state.active_at == observation.now
 
 
 def _may_sleep(observation: Observation, state: State) -> bool:

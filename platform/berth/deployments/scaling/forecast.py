@@ -51,10 +51,9 @@ def surest(history: History, spread: float) -> tuple[float, float]:
     """The rate over the stretch that shows most surely that there is so much, and what it is at least."""
     if len(history.times) < 2:
         return 0.0, 0.0
-    gap = history.times[-1] - history.times[-2]
     best = found = 0.0
     for window in PANIC_WINDOWS:
-        window = max(window, gap)
+        window = max(window, history.gap)
         rate = history.rate(window)
         sure = rate - SURE * noise(rate, window, spread)
         if sure > best:

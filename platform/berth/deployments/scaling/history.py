@@ -24,6 +24,11 @@ class History(msgspec.Struct, frozen=True):
     def span(self) -> float:
         return self.times[-1] - self.times[0] if self.times else 0.0
 
+    @property
+    def gap(self) -> float:
+        """Seconds between the last two samples."""
+        return self.times[-1] - self.times[-2] if len(self.times) > 1 else 0.0
+
     def with_sample(self, now: float, added: float) -> History:
         """A moment that is not clearly after the last one counts as the last one."""
         if not self.times:

@@ -11,7 +11,11 @@ from berth.deployments.scaling.observation import Capacity, Goals
 LEAST_FACTOR, MOST_FACTOR = 0.3, 3.0
 CLEAN: Final = 30.0  # seconds without a change of the fleet that an assessment covers at least
 ANSWERS: Final = 40.0  # in that time at least
-DOWN, MOST_DOWN, RECOVER = 0.93, 0.8, 7_200.0  # the least and the most of a correction at once; seconds after which one that was not confirmed is halved
+DOWN, MOST_DOWN, RECOVER = (
+    0.93,
+    0.8,
+    7_200.0,
+)  # the least and the most of a correction at once; seconds after which one that was not confirmed is halved
 
 
 class Corrected(msgspec.Struct, frozen=True):

@@ -59,11 +59,11 @@ class Observation(msgspec.Struct, frozen=True):
     last call has begun anew. `now` is seconds of any steady clock; for daily patterns and peaks, Unix time."""
 
     now: float
-    arrivals: float  # counter: requests that came, whatever became of them
+    arrivals: float | None  # counter: requests that came, whatever became of them. None: see `arrival_rate`
     ready: int  # replicas that may get requests
     starting: int = 0  # asked for, not ready yet
-    in_flight: float = 0.0  # requests that are with replicas, now
-    queued: float = 0.0  # requests that wait outside replicas, now
+    in_flight: float | None = None  # requests that are with replicas, now, those that wait within engines included
+    queued: float | None = None  # requests that wait outside replicas, now
     policy: Policy = Policy()
     capacity: Capacity = Capacity()
     cold_start: float = 60.0  # seconds from asking for a replica until it is ready, as measured lately
@@ -78,7 +78,18 @@ class Observation(msgspec.Struct, frozen=True):
     completion_tokens: float | None = None  # sum over `ended`
     decode_seconds: float | None = None  # sum of the time from first to last token
     decode_tokens: float | None = None  # tokens behind the first in that time
+    # Requests a second since the last call, where nobody counts arrivals. Without either, arrivals are worked out from `in_flight` and
+    # `queued`, for which `capacity` has to tell the concurrency.
+    arrival_rate: float | None = None
     # Optional gauges.
     engine_queue: float | None = None  # requests that wait within engines, now
     cache_use: float | None = None  # of the engines' key-value caches, mean, 0 to 1
     unloaded_first_token: float | None = None  # seconds to the first token of a request alone; None: learned
+
+    @property
+    def flying(self) -> float:
+        return self.in_flight or 0.0
+
+    @property
+    def held(self) -> float:
+        return self.queued or 0.0

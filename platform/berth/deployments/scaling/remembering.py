@@ -22,10 +22,10 @@ _LEAST_RATE: Final = 0.02  # requests a second below which surprises mean nothin
 
 def noticed(observation: Observation, state: State, came: Counters, elapsed: float | None) -> State:
     """Adds arrivals and gauges."""
-    mix = _mixed(state.mix, came, observation.in_flight, elapsed)
+    mix = _mixed(state.mix, came, observation.flying, elapsed)
     work = came.arrivals * weight(observation, mix)
     first = state.now is None
-    busy = came.arrivals > 0 or observation.in_flight > 0 or observation.queued > 0
+    busy = came.arrivals > 0 or observation.flying > 0 or observation.held > 0
     ready_since = state.ready_since if state.ready_since is not None else observation.now
     pattern = state.pattern
     if observation.policy.daily:
@@ -141,10 +141,11 @@ def _burst(observation: Observation, state: State, elapsed: float, able: float, 
 
 
 def _dispersed(state: State, elapsed: float) -> State:
-    """How much two neighbouring stretches of ten seconds differ, against what chance alone would do. One jump is not a habit."""
-    rate, last = state.history.rate(COMPARE), state.last_rate
+    """How much two neighbouring stretches of ten seconds or more differ, against what chance alone would do. One jump is not a habit."""
+    span = max(COMPARE, elapsed)
+    rate, last = state.history.rate(span), state.last_rate
     dispersion = state.dispersion
-    if last is not None and elapsed < 2.0 * COMPARE and rate + last > 0.2:
-        ratio = (rate - last) ** 2 * COMPARE / (rate + last)
+    if last is not None and elapsed < 4.0 * COMPARE and rate + last > 0.2:
+        ratio = (rate - last) ** 2 * span / (rate + last)
         dispersion += _HABIT * (min(ratio, _MOST_DISPERSION) - dispersion)
     return msgspec.structs.replace(state, dispersion=max(1.0, dispersion), last_rate=rate)

@@ -36,7 +36,7 @@ class TargetConcurrency:
 
     def decide(self, seen: Observation) -> Order:
         count = self._count if self._count is not None else max(1, seen.ready + seen.starting)
-        load = seen.in_flight + seen.queued
+        load = seen.flying + seen.held
         ratio = load / (self._target * max(1, seen.ready))
         advised = count
         if abs(ratio - 1.0) > self._TOLERANCE:

@@ -98,6 +98,14 @@ class ProviderContract(abc.ABC):
         assert (lost.phase, lost.reason) == (Phase.FAILED, "agent_lost")
         assert lost.message
 
+    def test_renewing_changes_nothing_that_can_be_seen(self, provider: Provider, spec: LaunchSpec) -> None:
+        provider.renew(spec, SECRET)
+        assert provider.observe_all() == [], "who is not known is not started"
+        ready = self.ready(provider, spec)
+        provider.renew(spec, SECRET)
+        again = one(provider, spec)
+        assert (again.alive, again.phase, again.port) == (True, ready.phase, ready.port)
+
     def test_forget_removes_what_has_ended_and_nothing_else(self, provider: Provider, spec: LaunchSpec) -> None:
         self.ready(provider, spec)
         provider.forget(spec.replica)

@@ -12,7 +12,7 @@ import pytest
 from berth.catalog.services import import_sample
 from berth.compute.providers.kubernetes import names
 from berth.compute.providers.kubernetes.provider import ClusterProvider
-from berth.deployments.models import Deployment, Replica
+from berth.deployments.models import Deployment, Replica, Revision
 from berth.deployments.reconcile import reconcile
 from berth.deployments.secrets import replica_secret
 from berth.deployments.services import deploy, pause
@@ -62,6 +62,7 @@ def test_a_deployment_lives_on_a_cluster(world: World) -> None:
     first.refresh_from_db()
     assert (first.phase, first.reason) == ("failed", "node_drained")
     assert Replica.objects.for_org(org).get(ended_at=None).name != first.name
+    assert Deployment.objects.for_org(org).get().failures == 0, "a drain is no failure of the deployment"
 
     pause(deployment, owner)
     reconcile_until(provider, deployment.pk, lambda row: row.state == "paused")
@@ -96,3 +97,32 @@ def test_a_deployment_without_room_waits_and_says_what_for(world: World) -> None
 def _ended(replica: Replica) -> bool:
     replica.refresh_from_db()
     return replica.ended_at is not None
+
+
+def test_a_revision_with_gpus_asks_for_them_on_nodes_of_its_tier(world: World) -> None:
+    """From the row to what the scheduler reads: devices, selector and toleration of the tier, and whole devices counted once."""
+    taint = {"key": "nvidia.com/gpu", "effect": "NoSchedule"}
+    world.kubelet.add_node("gpu-0", labels={"gpu": "l4"}, taints=[taint], nvidia_dot_com__gpu="2")
+    toleration = {"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}
+    tier = {
+        "key": "l4", "cores": 4, "memory_gib": 8, "gpu": "l4", "gpus": 4, "node_selector": {"gpu": "l4"},
+        "tolerations": [toleration],
+    }  # fmt: skip
+    provider = world.provider(tier=[tier])
+    org = make.org()
+    version = import_sample(org, make.member(org, "owner").user)
+    deployment = make.deployment(org, state="queued")
+    artefact = version.artefacts.get()
+    Revision.objects.for_org(org).filter(deployment=deployment).update(
+        version=version, artefact=artefact, tier="l4", gpus=2, replicas=2
+    )
+    reconcile_until(provider, deployment.pk, lambda row: row.reason == "no_capacity")
+    [pod] = world.api.store.all("pods", NAMESPACE)
+    [container] = pod["spec"]["containers"]
+    for kind in ("requests", "limits"):
+        assert container["resources"][kind]["nvidia.com/gpu"] == "2"
+    assert pod["spec"]["nodeSelector"] == {"gpu": "l4"}
+    assert pod["spec"]["tolerations"] == [toleration]
+    row = Deployment.objects.for_org(org).get()
+    assert "2 free L4" in row.message, "the second replica waits for devices, and people are told for which"
+    assert provider.offers()[0].free_gpus == 0

@@ -53,6 +53,38 @@ def test_a_grant_that_is_over_is_said(world: World, granted: LaunchSpec) -> None
     assert "http" not in (failed.message or "")
 
 
+def test_a_pod_that_waited_for_a_node_longer_than_its_grants_has_new_ones(world: World, granted: LaunchSpec) -> None:
+    """It waits; its grants end; they are renewed; a node comes. It fetches at its first try."""
+    far = {"key": "far", "cores": 2, "memory_gib": 4, "node_selector": {"pool": "far"}, "autoscaled": True}
+    provider = world.provider(models_claim=None, cache_gib=1.0, tier=[far])
+    [file] = granted.files
+    over = msgspec.structs.replace(file, url=(file.url or "").replace("=abc", "=old"))
+    waiting = msgspec.structs.replace(granted, files=(over,), tier="far")
+    provider.start(waiting, SECRET)
+    uid = world.pod(granted.replica)["metadata"]["uid"]
+    provider.renew(msgspec.structs.replace(granted, tier="far"), SECRET)
+    world.kubelet.add_node("node-far", labels={"pool": "far"})
+    get_ready(provider, granted)
+    assert world.pod(granted.replica)["metadata"]["uid"] == uid, "the same pod"
+    assert provider.logs(granted.replica, limit=1000).lines
+
+
+def test_what_is_not_known_or_was_stopped_gets_no_grants(world: World, granted: LaunchSpec) -> None:
+    provider = world.provider(models_claim=None, cache_gib=1.0)
+    provider.renew(granted, SECRET)
+    assert world.api.store.all("secrets") == world.api.store.all("pods") == []
+    far = {"key": "far", "cores": 2, "memory_gib": 4, "node_selector": {"pool": "far"}, "autoscaled": True}
+    other = world.provider(models_claim=None, cache_gib=1.0, tier=[far])
+    placed = msgspec.structs.replace(granted, tier="far")
+    other.start(placed, SECRET)
+    other.stop(placed.replica, drain_seconds=0)
+    before = [each["data"] for each in world.api.store.all("secrets")]
+    [file] = placed.files
+    fresh = msgspec.structs.replace(file, url=(file.url or "") + "&fresh")
+    other.renew(msgspec.structs.replace(placed, files=(fresh,)), SECRET)
+    assert [each["data"] for each in world.api.store.all("secrets")] == before
+
+
 def test_without_grants_nothing_is_started(world: World, spec: LaunchSpec) -> None:
     with pytest.raises(ProviderError, match="gives no grants"):
         world.provider(models_claim=None, cache_gib=1.0).start(spec, SECRET)

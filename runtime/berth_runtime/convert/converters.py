@@ -19,11 +19,13 @@ from berth_runtime.config import CONVERTER_PYTHON, read
 from berth_runtime.convert.job import RESULT_FORMAT, ConversionJob, ConversionResult, Fallback, MadeFile
 from berth_runtime.convert.workdir import WorkDir
 from berth_runtime.failure import Failure
+from berth_runtime.quality.floors import FLOORS
 from berth_runtime.spec import ModelFile
 
 _SCRIPTS: Final = Path(__file__).parent / "scripts"
 _NEUTRAL: Final = Path(__file__).parents[1] / "quality" / "sample.txt"
 _POLL_SECONDS: Final = 0.5
+_USUAL_GROUP: Final = 128
 _ROLES: Final = {
     ".safetensors": "weights", ".gguf": "weights", ".onnx": "weights", ".data": "data", ".index.json": "index", ".jinja": "template",
     "generation_config.json": "generation", "genai_config.json": "config", "config.json": "config",
@@ -82,9 +84,14 @@ def _command(
         case ("safetensors", "safetensors", "INT4 W4A16" | "INT8 W8A8" | "FP8" as scheme):
             own += [str(_SCRIPTS / "compress.py"), "--source", str(given), "--out", str(out)]
             own += ["--scheme", scheme, "--text", str(_NEUTRAL)]
-        case ("safetensors", "onnx", "INT4 W4A16" | "F16" as precision):
+        case ("safetensors", "onnx", "INT4 W4A16"):
+            floor = FLOORS["balanced"]
+            own += [str(_SCRIPTS / "onnx_int4.py"), "--source", str(given), "--out", str(out)]
+            own += ["--work", str(work / "onnx"), "--text", str(_NEUTRAL), "--divergence", str(floor.divergence)]
+            own += ["--perplexity", str(floor.perplexity_change), "--agreement", str(floor.agreement)]
+        case ("safetensors", "onnx", "F16"):
             own += ["-m", "onnxruntime_genai.models.builder", "-i", str(given), "-o", str(out), "-e", "cpu"]
-            own += ["-p", "int4" if precision == "INT4 W4A16" else "fp16", "-c", str(work / "cache")]
+            own += ["-p", "fp16", "-c", str(work / "cache")]
         case ("lora", "safetensors", "BF16"):
             own += [str(_SCRIPTS / "merge_lora.py"), "--source", str(given), "--adapter", str(given / "adapter")]
             own += ["--out", str(out)]
@@ -153,18 +160,24 @@ def _role(name: str) -> str:
     return next((role for end, role in _ROLES.items() if name.endswith(end)), "tokenizer")
 
 
+class _Notes(msgspec.Struct):
+    """`notes.json`, which a script may leave beside what it made."""
+
+    group_size: int | None = _USUAL_GROUP  # weights that share a scale; None: a whole row
+    fallbacks: tuple[Fallback, ...] = ()
+
+
 def _fallbacks(out: Path) -> tuple[Fallback, ...]:
-    """The group size that was chosen, where it is not the usual one."""
+    """Tensors that got more bits than the name says, and the group size that was chosen where it is not the usual one."""
     try:
-        group = msgspec.json.decode((out / "notes.json").read_bytes(), type=dict[str, int | None]).get(
-            "group_size", 128
-        )
+        notes = msgspec.json.decode((out / "notes.json").read_bytes(), type=_Notes)
     except (OSError, msgspec.DecodeError):
         return ()
-    if group == 128:
-        return ()
+    group = notes.group_size
+    if group == _USUAL_GROUP:
+        return notes.fallbacks
     given = f"groups of {group}" if group else "one scale for each row"
-    return (Fallback("groups of 128", given, group or 0, 0, ()),)
+    return (Fallback(f"groups of {_USUAL_GROUP}", given, group or 0, 0, ()), *notes.fallbacks)
 
 
 def _tool(job: ConversionJob) -> str:

@@ -75,6 +75,7 @@ class Exchange(ExchangeState):
             self._relay, self._fresh, self._express = relay_for(self.facts), fresh, None
             self._held.clear()
             self._status, self._error = 0, b""
+            self._first_token, self._progress_at = None, 0
             self._gateway.places.seek(self._place)
 
     def placed(self, replica: Replica) -> None:
@@ -215,8 +216,10 @@ class Exchange(ExchangeState):
         self._fail(code, "The replica that served this request stopped answering.")
 
     def _may_retry(self) -> bool:
-        """Only while nothing of an answer has been produced or sent."""
-        return not self._settled and not self._relay.reader.pieces and not self._relay.reader.complete
+        """Only while nothing of an answer has been sent: one that is put together here may begin anew until it is whole."""
+        reader = self._relay.reader
+        unsent = not reader.pieces or not (self.facts.prepared.stream or self._committed)
+        return unsent and not self._settled and not reader.complete
 
     def _retry_elsewhere(self, where: Address | None, reason: str) -> bool:
         place = self._place

@@ -148,6 +148,25 @@ def test_one_retry_on_another_replica_before_the_first_byte(tmp_path: Path, answ
     core.close()
 
 
+def test_an_answer_that_is_put_together_begins_anew_elsewhere(tmp_path: Path) -> None:
+    """The client has got nothing yet, so it loses nothing; what the first replica made is nobody's, and on no bill."""
+    core = Core(tmp_path, replicas=(7001, 7002, 7003))
+    _, wire = core.ask()
+    core.engine.send(HEAD + b"".join(piece(each) for each in chat_events(["lost", " words"])[:3]))
+    core.clock += 5
+    core.gateway.tick()
+    core.engine.upstream.lost()
+    assert len({d.upstream.where for d in core.dialled}) == 2
+    core.engine.send(whole_answer(WORDS))
+    (answer,) = answers(wire.out)
+    assert (answer.status, answer.json["choices"][0]["message"]["content"]) == (200, "one two three")
+    (booked,) = core.events
+    assert (booked.outcome, booked.completion_tokens) == (Outcome.OK, 3)
+    assert booked.first_token_ms is not None
+    assert booked.first_token_ms >= 5000
+    core.close()
+
+
 def test_the_second_failure_is_told(tmp_path: Path) -> None:
     core = Core(tmp_path, replicas=(7001, 7002, 7003))
     _, wire = core.ask()

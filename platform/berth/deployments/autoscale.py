@@ -12,7 +12,7 @@ from berth.deployments.scaling.assessing import assess
 from berth.deployments.scaling.counters import since, told
 from berth.deployments.scaling.deciding import decide, rate_for
 from berth.deployments.scaling.decision import Decision, Reason
-from berth.deployments.scaling.filling import filled, unseen
+from berth.deployments.scaling.filling import filled, flown
 from berth.deployments.scaling.observation import Capacity, Goals, Observation, Peak, Policy
 from berth.deployments.scaling.remembering import learned, noticed
 from berth.deployments.scaling.state import State
@@ -27,7 +27,7 @@ def autoscale(observation: Observation, state: State) -> tuple[Decision, State]:
     full = None if rate is None else rate.full
     observation, state = filled(observation, state, elapsed, full)
     came = since(observation, state.counters, elapsed)
-    observation, state = unseen(observation, state, came.arrivals, elapsed or 0.0, full)
+    observation, state = flown(observation, state, came.arrivals, elapsed or 0.0, full)
     before = noticed(observation, state, came, elapsed)
     decision, after = decide(observation, before)
     after = assess(observation, after, came, state.now)

@@ -65,6 +65,16 @@ class Bursts(msgspec.Struct, frozen=True):
                 return rate
         return 0.0
 
+    def brief(self, cold_start: float) -> bool:
+        """Whether bursts are known to be over before a replica that is asked for at their beginning is ready."""
+        lengths, begun, last = list[float](), 0.0, -APART
+        for each in self.overruns:
+            if each.at - last >= APART:
+                begun = each.at
+                lengths.append(0.0)
+            last, lengths[-1] = each.at, each.at - begun
+        return len(lengths) > 1 and max(lengths[-4:]) < cold_start - APART / 6.0
+
     def _held(self, now: float) -> Iterator[tuple[float, float]]:
         """What is still held of each, and its work. One that came again since is as young as that."""
         seen = sorted((each.at, each.rate) for each in (*self.overruns, *self.returns))

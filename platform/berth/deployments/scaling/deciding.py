@@ -26,6 +26,8 @@ MOST_SURGE: Final = 4.0  # times what the rate alone needs
 JUMP: Final = 1.1  # times what is prepared for: more that comes suddenly does not wait for the forecast
 SURPASS: Final = 1.15  # times what is held ready for bursts: only more is a jump
 BEYOND: Final = 1.2  # times the highest rate that was seen lately, no head-room is bought
+STUCK, STUCK_AFTER = 0.6, 15.0  # of what replicas could do; seconds
+BRIEFLY: Final = 1.5  # times what the rate needs, where bursts are over before a replica is ready
 WITHIN: Final = 2.0  # times the planned concurrency may be within a replica at once; more waits at the gateway
 
 
@@ -40,7 +42,7 @@ class Load(msgspec.Struct, frozen=True):
 
 
 def decide(observation: Observation, state: State) -> tuple[Decision, State]:
-    load = _load(observation, state)
+    load, state = _load(observation, state)
     state = held(observation, state, load.outlook)
     need, wanted, keep, reasons = _wanted(observation, state, load)
     current = state.desired
@@ -112,21 +114,33 @@ def residence(state: State) -> float | None:
     return state.mix.in_flight / rate
 
 
-def _load(observation: Observation, state: State) -> Load:
+def _load(observation: Observation, state: State) -> tuple[Load, State]:
     policy = observation.policy
     growth = state.pattern.growth(observation.now, observation.cold_start) if policy.daily else 1.0
     found = outlook(state.history, observation.cold_start, growth, state.dispersion, calm_level(state) * JUMP)
     rate = rate_for(observation, state)
     limit = _concurrency(observation, rate, state)
     backlog = Backlog(0.0, 0.0)
-    inside = observation.engine_queue or 0.0
-    if limit:
-        inside = max(0.0, observation.flying - observation.ready * limit)
+    inside, state = _inside(observation, state, rate, limit)
     waiting = observation.held + inside
     if rate is not None:
         starts = [(each.at - observation.now, each.count) for each in state.coming]
         backlog = foresee(waiting, found.lately, observation.ready, rate.full, starts, observation.cold_start)
-    return Load(found, rate, backlog, waiting, limit)
+    return Load(found, rate, backlog, waiting, limit), state
+
+
+def _inside(observation: Observation, state: State, rate: Rate | None, limit: int | None) -> tuple[float, State]:
+    """Requests that wait within engines and that other replicas could take. Where replicas could do much more than they do although
+    requests wait, those are stuck in some of them, and more replicas are no help."""
+    inside = observation.engine_queue or 0.0
+    if limit:
+        inside = max(0.0, observation.flying - observation.ready * limit)
+    could = rate.full * observation.ready if rate is not None else 0.0
+    if inside <= 0 or observation.held > 0 or state.done is None or state.done >= STUCK * could:
+        return inside, msgspec.structs.replace(state, stuck_since=None)
+    since = observation.now if state.stuck_since is None else state.stuck_since
+    state = msgspec.structs.replace(state, stuck_since=since)
+    return (inside if observation.now - since < STUCK_AFTER + (residence(state) or 0.0) else 0.0), state
 
 
 def _concurrency(observation: Observation, rate: Rate | None, state: State) -> int | None:
@@ -163,7 +177,8 @@ def _wanted(observation: Observation, state: State, load: Load) -> tuple[float, 
     drained_in = min(DRAIN, max(HURRY, BACK - state.history.gap))
     now_rate = max(found.lately, found.rate)
     if load.backlog.peak > rate.full:
-        most = MOST_SURGE * max(1.0, rate.replicas(max(prepared, jump, now_rate)))
+        surge = BRIEFLY if state.bursts.brief(observation.cold_start) else MOST_SURGE
+        most = surge * max(1.0, rate.replicas(max(prepared, jump, now_rate)))
         drain = min(most, (load.backlog.left / drained_in + now_rate) / rate.full)
         keep = max(keep, ceil(min(most, (load.backlog.peak / drained_in + now_rate) / rate.full) - EASE))
         if load.waiting > rate.full:

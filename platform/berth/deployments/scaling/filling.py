@@ -3,6 +3,7 @@ and capacity. Pure."""
 
 from __future__ import annotations
 
+from math import exp
 from typing import Final
 
 import msgspec
@@ -13,6 +14,7 @@ from berth.deployments.scaling.state import State
 RESIDENCE: Final = (
     10.0  # seconds that a request is taken to spend in a replica when nothing tells it; cancels out with `concurrency`
 )
+LATELY: Final = 8.0  # seconds after which what was finished counts 1/e
 
 
 def filled(
@@ -29,9 +31,6 @@ def filled(
         if window is not None:
             total = came * window / passed if passed > 0 else 0.0
         observation = msgspec.structs.replace(observation, arrivals=total)
-    if observation.in_flight is None and observation.queued is None:
-        return observation, state
-    state = msgspec.structs.replace(state, busy=observation.flying + observation.held)
     return observation, state
 
 
@@ -53,14 +52,26 @@ def _came(observation: Observation, state: State, passed: float, full: float | N
     return max(0.0, came), msgspec.structs.replace(state, owed=min(0.0, came))
 
 
-def unseen(
+def flown(
     observation: Observation, state: State, came: float, passed: float, full: float | None
 ) -> tuple[Observation, State]:
-    """Of a caller that does not tell what is in flight: what must wait if replicas do what is believed of them."""
-    if observation.in_flight is not None or observation.queued is not None or full is None:
+    """With what was finished. Of a caller that does not tell what is in flight: what must wait if replicas do what is believed."""
+    if observation.in_flight is not None or observation.queued is not None:
+        return observation, _finished(observation, state, came, passed)
+    if full is None:
         return observation, state
     left = max(0.0, state.busy + came - observation.ready * full * passed)
     return (
         msgspec.structs.replace(observation, queued=left if left > full else 0.0),
         msgspec.structs.replace(state, busy=left),
     )
+
+
+def _finished(observation: Observation, state: State, came: float, passed: float) -> State:
+    busy = observation.flying + observation.held
+    if passed <= 0:
+        return msgspec.structs.replace(state, busy=busy)
+    rate = max(0.0, state.busy + came - busy) / passed
+    kept = exp(-passed / LATELY)
+    done = rate if state.done is None else kept * state.done + (1.0 - kept) * rate
+    return msgspec.structs.replace(state, busy=busy, done=done)

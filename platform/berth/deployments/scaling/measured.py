@@ -11,6 +11,7 @@ from berth.deployments.scaling.observation import Capacity, Goals
 LEAST_FACTOR, MOST_FACTOR = 0.3, 3.0
 CLEAN: Final = 30.0  # seconds without a change of the fleet that an assessment covers at least
 ANSWERS: Final = 40.0  # in that time at least
+STALE: Final = 10.0  # times the goal for the first token
 DOWN, MOST_DOWN, RECOVER = (
     0.93,
     0.8,
@@ -55,9 +56,19 @@ def is_strained(window: Window, goals: Goals, unloaded: float | None) -> bool:
     return window.cache_use is not None and window.cache_use > 0.97
 
 
+def is_stale(window: Window, goals: Goals) -> bool:
+    """Whether those that were late had waited since long before, while others were not late: what came earlier is being worked off."""
+    goal = goals.first_token_seconds
+    if goal is None or window.first is None or not window.late:
+        return False
+    return window.late < 0.5 and window.first / window.late > STALE * goal
+
+
 def corrected(known: Corrected, window: Window, goals: Goals, believed: float, unloaded: float | None) -> Corrected:
     """`believed`: work a second of one replica by `known`. Being late with more than was believed possible says nothing new."""
     if window.seconds < CLEAN or window.answers < ANSWERS or window.work <= 0 or believed <= 0:
+        return known
+    if is_stale(window, goals):
         return known
     if is_strained(window, goals, unloaded):
         peak = max(window.work, window.peak)

@@ -76,6 +76,10 @@ class State(msgspec.Struct, frozen=True):
     desired: int = 0
     counters: Counters = Counters()
     busy: float = 0.0  # requests that were in flight or waited, as told or worked out
+    done: float | None = None  # requests a second that were finished, lately
+    stuck_since: float | None = (
+        None  # since when less has been finished than could be, though requests wait within engines
+    )
     owed: float = 0.0  # arrivals that were taken for too many, below 0
     history: History = History()
     mix: Mix = Mix()

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import datetime
 from typing import cast
+from uuid import UUID
 
 import msgspec
+from django.db.models import Q
 
 from berth.deployments.models import Deployment
 from berth.metering.models import UsageEvent
@@ -17,15 +19,17 @@ _load = msgspec.msgpack.Decoder(DeploymentLoad)
 
 
 def last_request_at(deployment: Deployment, now: datetime) -> float | None:
-    """Unix seconds at which a request last arrived, waited or ran. None: never. `now` when it cannot be known: who does not know does
-    not let it sleep."""
+    """Unix seconds at which a request last arrived, waited or ran, for it or for an adapter beside it. None: never. `now` when it
+    cannot be known: who does not know does not let it sleep."""
+    rows = Deployment.objects.for_org(deployment.org_id).filter(Q(pk=deployment.pk) | Q(beside=deployment.pk))
+    served = list(rows.values_list("pk", flat=True))
     try:
-        seen = [load.active_at for load in loads_of(deployment)]
+        seen = [load.active_at for each in served for load in loads_of(each)]
     except UNAVAILABLE:
         return now.timestamp()
     metered = (
         UsageEvent.objects.for_org(deployment.org_id)
-        .filter(deployment_id=deployment.pk)
+        .filter(deployment_id__in=served)
         .order_by("-accepted_at")
         .values_list("accepted_at", "duration_ms")
         .first()
@@ -35,11 +39,11 @@ def last_request_at(deployment: Deployment, now: datetime) -> float | None:
     return max(seen, default=None)
 
 
-def loads_of(deployment: Deployment) -> Iterator[DeploymentLoad]:
+def loads_of(deployment_id: UUID) -> Iterator[DeploymentLoad]:
     """What each gateway that lives sees of it. Raises one of UNAVAILABLE."""
     names = cast("list[bytes]", client().hkeys(GATEWAYS_KEY))
     for name in names:
-        packed = cast("bytes | None", client().hget(LOAD_PREFIX + name.decode(), str(deployment.pk)))
+        packed = cast("bytes | None", client().hget(LOAD_PREFIX + name.decode(), str(deployment_id)))
         if packed is not None:
             try:
                 yield _load.decode(packed)

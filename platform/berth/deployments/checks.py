@@ -29,6 +29,7 @@ def check_plans(provider: Provider, now: datetime) -> int:
         .filter(pk__in=busy)
         .exclude(state=State.DELETED)
         .exclude(revision=None)
+        .filter(beside=None)  # what an adapter does is no measure of a plan: it shares its base's replicas
         .select_related("revision__artefact", "revision__version")
     )
     requests = sum(_check(deployment, tiers, now) for deployment in rows.order_by("id"))

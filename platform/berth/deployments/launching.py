@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from uuid import UUID
+
 from django.db.models import QuerySet
 
 from berth.catalog.models import ArtefactFile
 from berth.catalog.store import store
-from berth.compute.launch import LAUNCH_FORMAT, LaunchSpec, ModelFile
+from berth.compute.launch import LAUNCH_FORMAT, Adapter, LaunchSpec, ModelFile
+from berth.deployments import adapters
 from berth.deployments.decision import DRAIN_SECONDS
 from berth.deployments.models import Replica
 
@@ -26,7 +30,7 @@ def launch_spec(replica: Replica) -> LaunchSpec:
         revision=revision.number,
         engine=revision.engine,
         files=tuple(_file(file) for file in _files(replica)),
-        model_alias=f"{deployment.org.slug}/{deployment.name}",
+        model_alias=adapters.alias_of(deployment.org.slug, deployment, revision),
         context_length=revision.context_length,
         slots=revision.slots,
         threads=revision.threads,
@@ -42,7 +46,24 @@ def launch_spec(replica: Replica) -> LaunchSpec:
         gpus=max(revision.gpus, len(replica.devices)),
         devices=tuple(replica.devices),
         scrub=replica.scrub,
+        adapters=_adapters(replica),
     )
+
+
+def _adapters(replica: Replica) -> tuple[Adapter, ...]:
+    """In the revision's order, by which llama.cpp is asked for them."""
+    org, found = replica.deployment.org.slug, adapters.carried(replica.revision)
+    files = _by_artefact(replica.org_id, [each.artefact for each in found])
+    return tuple(Adapter(f"{org}/{each.name}", files[each.artefact], each.rank) for each in found)
+
+
+def _by_artefact(org_id: UUID, artefacts: Sequence[str]) -> dict[str, tuple[ModelFile, ...]]:
+    if not artefacts:
+        return {}
+    files: dict[str, list[ModelFile]] = {each: [] for each in artefacts}
+    for file in ArtefactFile.objects.for_org(org_id).filter(artefact__in=[UUID(each) for each in artefacts]).order_by("name"):
+        files[str(file.artefact_id)].append(_file(file))
+    return {each: tuple(held) for each, held in files.items()}
 
 
 def memory_limit(planned: int, slots: int) -> int:

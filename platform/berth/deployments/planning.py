@@ -13,6 +13,7 @@ from berth.catalog.facts import artefact_facts, model_facts
 from berth.catalog.models import Artefact, ModelVersion
 from berth.compute.provider import Offer, Provider, ProviderError
 from berth.compute.registry import default_provider
+from berth.deployments.adapters import engines_of
 from berth.deployments.corrections import factors
 from berth.deployments.launching import memory_limit
 from berth.deployments.models import Revision
@@ -97,10 +98,9 @@ def make_plan(
     version: ModelVersion, needs: Needs, pins: Pins, replicas: int = 1, *, provider: Provider | None = None
 ) -> Plan:
     """What would run for these needs on what this installation has."""
-    artefacts = Artefact.objects.for_org(version.org_id).filter(version=version).order_by("id")
     return plan(
         model_facts(version.facts),
-        [plan_artefact(artefact) for artefact in artefacts],
+        plan_artefacts(version),
         needs,
         tiers(provider or default_provider(), version.org_id),
         pins,
@@ -147,6 +147,18 @@ def stations_here(provider: Provider) -> list[Station]:
         station_here(offer.key, offer.gpu, max(1, offer.gpus), offer.price_per_hour) for offer in offers if offer.gpu
     )
     return [station for station in found if station is not None]
+
+
+def plan_artefacts(version: ModelVersion) -> list[PlanArtefact]:
+    """What could be loaded for a version: of an adapter what it was merged into, and its base's on engines that load it beside them."""
+    rows = Artefact.objects.for_org(version.org_id)
+    own = [plan_artefact(each) for each in rows.filter(version=version, adapter__isnull=True).order_by("id")]
+    if version.base_id is None:
+        return own
+    able = engines_of(version)
+    of_base = [plan_artefact(each) for each in rows.filter(version=version.base_id).order_by("id")]
+    beside = [msgspec.structs.replace(e, engines=tuple(n for n in e.engines if n in able)) for e in of_base]
+    return own + [each for each in beside if each.engines]
 
 
 def plan_artefact(artefact: Artefact) -> PlanArtefact:

@@ -15,7 +15,7 @@ from django.db import connection, transaction
 
 from berth.catalog.store import GRANT_SECONDS
 from berth.compute.provider import NoCapacity, ObservedReplica, Provider, ProviderError, ProviderUnavailable
-from berth.deployments import lease
+from berth.deployments import beside, lease
 from berth.deployments.activity import last_request_at
 from berth.deployments.course import compare, move, traffic_of
 from berth.deployments.decision import JUDGE, Decision, Start, Stop
@@ -63,6 +63,8 @@ def reconcile(deployment_id: UUID, provider: Provider, clock: Clock = utc_now) -
 
 
 def _look(deployment: Deployment, provider: Provider, clock: Clock) -> datetime:
+    if deployment.beside_id is not None:
+        return beside.look(deployment, clock())
     revision = deployment.revision
     if revision is None:  # services make both in one transaction
         raise ValueError("a deployment without a revision")
@@ -96,7 +98,8 @@ def _look(deployment: Deployment, provider: Provider, clock: Clock) -> datetime:
             decision = step(wanted, world)
         write_traffic(row, traffic_of(row, rollout, wanted, replicas))
         revisions = {each.number: each for each in (revision, rollout.base if rollout else None) if each}
-        write_down(row, revisions, replicas, observed, world, decision, now, ground.devices)
+        if write_down(row, revisions, replicas, observed, world, decision, now, ground.devices):
+            beside.follow(row)
         write_wait(row, revision, world, decision, now)
     deployment.state = row.state
     failed = _act(deployment, decision, provider, clock)

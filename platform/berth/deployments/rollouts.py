@@ -11,9 +11,11 @@ from django.db import transaction
 from django.db.models import QuerySet
 from django.utils import timezone
 
+from berth.deployments.adapters import check_still_fits
 from berth.deployments.history import record
 from berth.deployments.kick import kick
 from berth.deployments.models import OPEN, Deployment, Desired, Revision, Rollout, Status, Strategy
+from berth.deployments.revisions import carry
 from berth.deployments.rollout import Margins, is_full
 from berth.orgs.models import User
 from berth.outbox.services import announce
@@ -22,7 +24,7 @@ from berth.web.errors import Conflict, NotFound
 STEPS: Final = (5, 25, 50)
 HOLD: Final = {Strategy.ROLLING: 120, Strategy.CANARY: 300, Strategy.SHADOW: 0}  # seconds, where nobody says
 SHADOW_PERCENT: Final = 10
-CONFIGURATION: Final = ("artefact_id", "engine", "tier", "context_length", "slots", "threads", "gpus")
+CONFIGURATION: Final = ("artefact_id", "engine", "tier", "context_length", "slots", "threads", "gpus", "adapters")
 
 
 def open_rollout(deployment: Deployment) -> Rollout | None:
@@ -132,8 +134,20 @@ def roll_back(deployment: Deployment, actor: User | None, *, number: int | None 
     target = _target(deployment, rollout, number)
     if target.pk == deployment.revision_id:
         raise Conflict("already_wanted", f"Revision {target.number} is what is wanted already.")
+    if rollout is None or rollout.base_id != target.pk:
+        target = _with_adapters(deployment, target, actor)
     go_back(deployment, rollout, target, actor, "by_hand", "", timezone.now())
     return _changed(deployment, actor, "rolled_back", number=target.number, reason="by_hand")
+
+
+def _with_adapters(deployment: Deployment, target: Revision, actor: User | None) -> Revision:
+    """As it was, but with the adapters that stand beside the deployment today: they go on answering."""
+    check_still_fits(deployment, target.artefact, target.engine)
+    again = carry(deployment, actor, target, f"Revision {target.number} with the adapters of today")
+    if again.adapters == target.adapters:
+        again.delete()
+        return target
+    return again
 
 
 def go_back(

@@ -82,6 +82,17 @@ def all_loads() -> dict[str, dict[str, DeploymentLoad]]:
     return found
 
 
+def with_adapters(
+    loads: dict[str, dict[str, DeploymentLoad]], beside: Mapping[str, str]
+) -> dict[str, dict[str, DeploymentLoad]]:
+    """What is asked of an adapter is asked of its base's replicas: each counts as another gateway of the base. `beside`: base by
+    adapter."""
+    for adapter, base in beside.items():
+        for name, load in loads.get(adapter, {}).items():
+            loads.setdefault(base, {})[f"{name}/{adapter}"] = load
+    return loads
+
+
 def counters_of(tally: Tally) -> dict[str, Any]:
     """As an observation takes them. Gateways count tokens when a request is settled."""
     values = {each: getattr(tally.total, each) for each in _COUNTED}

@@ -18,10 +18,10 @@ from berth.deployments.outlook import cold_start
 from berth.deployments.replicas import bounds_of, set_desired_replicas, set_replica_limit, wanted_replicas
 from berth.deployments.scaling.decision import Decision
 from berth.deployments.scaling.observation import Capacity, Goals, Observation, Peak, Policy
-from berth.deployments.scaling_capacity import capacity_of, planned_speed, typical_of
+from berth.deployments.scaling_capacity import Pace, capacity_of, planned_speed, typical_of
 from berth.deployments.scaling_engines import Gauges, heard
 from berth.deployments.scaling_lease import claim
-from berth.deployments.scaling_load import all_loads, counters_of, summed
+from berth.deployments.scaling_load import all_loads, counters_of, summed, with_adapters
 from berth.deployments.scaling_memory import Memory, recall, remember
 from berth.deployments.scaling_wishes import Wishes, wishes_of
 from berth.planner.learning import LEAST
@@ -41,7 +41,7 @@ def scale_all(holder: UUID, now: datetime) -> int | None:
     fence = claim(holder, now)
     if fence is None:
         return None
-    loads, engines = all_loads(), heard()
+    loads, engines = with_adapters(all_loads(), _beside()), heard()
     count = 0
     for deployment in scalable():
         seen = loads.get(str(deployment.pk), {})
@@ -49,6 +49,13 @@ def scale_all(holder: UUID, now: datetime) -> int | None:
             scale(deployment, seen, fence, now, engines.get(str(deployment.pk), Gauges()))
             count += 1
     return count
+
+
+def _beside() -> dict[str, str]:
+    """Base by adapter."""
+    rows = Deployment.objects.across_orgs("scaling looks after the deployments of all organisations")
+    found = rows.exclude(beside=None).exclude(state=State.DELETED).values_list("pk", "beside_id")
+    return {str(adapter): str(base) for adapter, base in found}
 
 
 def scalable() -> QuerySet[Deployment]:
@@ -97,6 +104,7 @@ def scale(
     if memory.fence > fence:
         return None
     tally = summed(memory.tally, loads, now.timestamp())
+    memory = msgspec.structs.replace(memory, pace=paced(memory, tally))
     observation = observe(deployment, revision, memory, counters_of(tally), tally.in_flight, tally.queued, now, engines)
     state = memory.state
     if state.now is not None and observation.now - state.now > PAUSE:
@@ -116,7 +124,8 @@ def scale(
     limit_replicas(deployment, revision, decision.concurrency)
     if held != before or reason != memory.reason:
         write_down(deployment, before, held, decision, observation)
-    remember(deployment.pk, Memory(fence, tally, msgspec.structs.replace(state, desired=held), reason))
+    kept = msgspec.structs.replace(state, desired=held)
+    remember(deployment.pk, Memory(fence, tally, kept, reason, memory.pace))
     return decision
 
 
@@ -150,7 +159,7 @@ def observe(
             head_room=wishes.head_room,
             daily=wishes.daily,
         ),
-        capacity=capacity(revision, memory, goals),
+        capacity=capacity(revision, memory, goals, in_flight / max(1, ready)),
         cold_start=max(1.0, cold_start(revision)),
         engine_queue=None if engines.queued is None else float(engines.queued),
         cache_use=engines.cache_use,
@@ -169,8 +178,19 @@ def goals_of(revision: Revision, wishes: Wishes) -> Goals:
     )
 
 
-def capacity(revision: Revision, memory: Memory, goals: Goals) -> Capacity:
-    """Of one replica: planned, corrected by what its plan's figures turned out to be, for requests as they were lately."""
+def paced(memory: Memory, tally: Tally) -> Pace:
+    """With what was answered since the last look; nobody knows how long requests took that are still under way."""
+    now, before = tally.total, memory.tally.total
+    if not memory.tally.at:
+        return memory.pace
+    first = now.first_token_seconds - before.first_token_seconds - (now.queue_seconds - before.queue_seconds)
+    seconds = max(0.0, first) + now.decode_seconds - before.decode_seconds
+    return memory.pace.with_answers(now.answers - before.answers, seconds, tally.at - memory.tally.at)
+
+
+def capacity(revision: Revision, memory: Memory, goals: Goals, beside: float) -> Capacity:
+    """Of one replica: planned, corrected by what its plan's figures turned out to be, for requests as they were lately, and never less
+    than what replicas are seen to do. `beside`: requests in a replica now."""
     checks = PlanCheck.objects.for_org(revision.org_id).filter(revision=revision, count__gte=LEAST)
     rows = checks.exclude(expected=None).values_list("metric", "measured", "expected")
     measured = {metric: (value, fair) for metric, value, fair in rows if fair is not None}
@@ -180,6 +200,7 @@ def capacity(revision: Revision, memory: Memory, goals: Goals) -> Capacity:
         typical_of(memory.state.mix),
         goal=goals.first_token_seconds,
         share=goals.share,
+        busy_at_most=memory.pace.busy(beside),
     )
 
 

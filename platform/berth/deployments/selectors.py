@@ -20,12 +20,15 @@ SHOWN_ENDED = 3  # ended replicas shown beside the living, newest first
 def deployments_of(org: Organisation | UUID) -> QuerySet[Deployment]:
     """All that are not gone, with everything that is shown of them."""
     replicas = Replica.objects.for_org(org).select_related("revision").order_by("-id")
+    beside = Deployment.objects.for_org(org).exclude(state=State.DELETED)
     return (
         Deployment.objects.for_org(org)
         .exclude(state=State.DELETED)
         .exclude(revision=None)
         .select_related("org", "revision__artefact", "revision__version__model", "revision__created_by", "stable")
+        .select_related("beside__revision__artefact")
         .prefetch_related(Prefetch("replicas", replicas.filter(ended_at=None), to_attr="living"))
+        .prefetch_related(Prefetch("adapters", beside.order_by("created_at"), to_attr="living_adapters"))
     )
 
 
@@ -37,11 +40,18 @@ def get_deployment(org: Organisation | UUID, name: str) -> Deployment:
     return found
 
 
+def adapters_beside(deployment: Deployment) -> list[str]:
+    """Names of the adapters that its replicas serve too."""
+    living: list[Deployment] = getattr(deployment, "living_adapters", [])
+    return [each.name for each in living]
+
+
 def shown_replicas(deployment: Deployment) -> list[Replica]:
-    """The living by their place, then the latest that ended."""
+    """The living by their place, then the latest that ended; of an adapter beside its base those of the base."""
     living: list[Replica] | None = getattr(deployment, "living", None)
-    rows = Replica.objects.for_org(deployment.org_id).filter(deployment=deployment).select_related("revision")
-    if living is None:
+    owner = deployment.beside_id or deployment.pk
+    rows = Replica.objects.for_org(deployment.org_id).filter(deployment=owner).select_related("revision")
+    if living is None or deployment.beside_id is not None:
         living = list(rows.filter(ended_at=None))
     ended = list(rows.exclude(ended_at=None).order_by("-id")[:SHOWN_ENDED])
     return [*sorted(living, key=lambda replica: (replica.ordinal, replica.name)), *ended]

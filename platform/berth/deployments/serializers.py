@@ -17,7 +17,7 @@ from berth.deployments.plan_serializers import NeedsIn, PinsIn, PlanIn, PlanOut,
 from berth.deployments.replicas import wanted_replicas
 from berth.deployments.rollout_api import RolloutIn, RolloutOut
 from berth.deployments.rollouts import latest_rollout
-from berth.deployments.selectors import checks_of, shown_replicas
+from berth.deployments.selectors import adapters_beside, checks_of, shown_replicas
 from berth.orgs.limits import LimitsIn, LimitsOut
 from berth.orgs.serializers import UserOut
 from berth.planner.learning import LEAST
@@ -28,6 +28,13 @@ from berth.web.serializers import StrictSerializer
 
 class DeployIn(PlanIn):
     name = serializers.CharField(required=False, max_length=63, help_text="Absent: as the model")
+    beside = serializers.CharField(
+        required=False,
+        max_length=63,
+        allow_blank=True,
+        help_text="Of an adapter: the deployment of its base whose replicas are to serve it too, with that one's needs, pins and "
+        "replicas; empty: on replicas of its own. Absent: beside one, if there is one",
+    )
     plan_id = serializers.CharField(
         required=False,
         max_length=PLAN_ID_LENGTH,
@@ -194,12 +201,20 @@ class DeploymentOut(serializers.Serializer[Any]):
     min_replicas = serializers.IntegerField(allow_null=True, help_text="null: the revision's number of replicas")
     max_replicas = serializers.IntegerField(allow_null=True, help_text="null: the revision's number of replicas")
     priority = serializers.IntegerField()
+    beside = serializers.CharField(
+        allow_null=True, help_text="Of an adapter: the deployment whose replicas serve it; null: it has its own"
+    )
+    adapters = serializers.ListField(
+        child=serializers.CharField(), help_text="Names of the adapters that its replicas serve too"
+    )
 
     def to_representation(self, instance: Deployment) -> dict[str, Any]:
         revision = instance.revision
         if revision is None:  # left out by every query
             raise ValueError("a deployment without a revision")
-        replicas, times = shown_replicas(instance), usual(revision)
+        # An adapter is as its base's replicas are.
+        base = instance.beside.revision if instance.beside is not None else None
+        replicas, times = shown_replicas(instance), usual(base or revision)
         coming = upcoming(instance, replicas, times)
         content = {
             "id": instance.pk,
@@ -228,6 +243,8 @@ class DeploymentOut(serializers.Serializer[Any]):
             "min_replicas": instance.min_replicas,
             "max_replicas": instance.max_replicas,
             "priority": instance.priority,
+            "beside": None if instance.beside is None else instance.beside.name,
+            "adapters": adapters_beside(instance),
         }
         shown: dict[str, Any] = super().to_representation(content)
         return shown

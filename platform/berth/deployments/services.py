@@ -2,31 +2,27 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
-from datetime import datetime
-from typing import Any, Final
+from typing import Any
 
-from django.db import IntegrityError, transaction
+from django.db import transaction
 from django.utils import timezone
 from msgspec import UNSET, UnsetType
 
 from berth.catalog.models import ModelVersion
 from berth.compute.provider import Provider
-from berth.deployments import at_once, plan_ids, rollouts
+from berth.deployments import adapter_services, at_once, plan_ids
+from berth.deployments.adapters import check_nobody_stands
 from berth.deployments.history import record
-from berth.deployments.kick import kick
-from berth.deployments.models import Deployment, Desired, Revision, State
-from berth.deployments.planning import NoPlan, make_plan, plan_json, read_wishes, wishes_json
+from berth.deployments.models import Deployment, Desired, Revision
+from berth.deployments.planning import NoPlan, make_plan, read_wishes
 from berth.deployments.proposals import Wishes, find_version, replica_count
 from berth.deployments.quotas import check_quota
+from berth.deployments.revising import revise
+from berth.deployments.rows import create, locked, wanted_changed
 from berth.orgs.models import Organisation, User
 from berth.outbox.services import announce
-from berth.planner.needs import Needs, Pins
-from berth.planner.shapes import Plan
-from berth.web.errors import ApiError, Conflict, NotFound
-
-_NAME: Final = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
+from berth.web.errors import Conflict, NotFound
 
 
 def deploy(
@@ -40,12 +36,14 @@ def deploy(
     pins: Wishes | None = None,
     replicas: int = 1,
     plan_id: str | None = None,
+    beside: str | None = None,
     provider: Provider | None = None,
 ) -> Deployment:
     """Keeps a model running as `org/name`. Returns at once; the reconciler starts it.
 
     The model is named by `model` (and a version number), or given as a ModelVersion. Without `name` it is called as the
-    model, with a number if that name is taken. With a `plan_id`, only as that plan said. Raises NoPlan, Conflict for a name that is
+    model, with a number if that name is taken. With a `plan_id`, only as that plan said. An adapter is served by the replicas of a
+    deployment of its base, if there is one: `beside` names it; empty: on replicas of its own. Raises NoPlan, Conflict for a name that is
     taken or a plan that has changed, ApiError for bad input.
     """
     if org.suspended_at is not None:
@@ -53,6 +51,9 @@ def deploy(
             "org_suspended", "This organisation is suspended, so nothing can be deployed. Ask your operator why."
         )
     found = find_version(org, model, version)
+    base = adapter_services.chosen_base(found, beside)
+    if base is not None:
+        return adapter_services.stand_beside(base, actor, found, name)
     wanted, fixed = read_wishes(needs, pins)
     planned = make_plan(found, wanted, fixed, replica_count(replicas), provider=provider)
     now = timezone.now()
@@ -62,10 +63,10 @@ def deploy(
         raise NoPlan(planned)
     check_quota(org, planned.choice)
     with transaction.atomic():
-        deployment = _create(org, actor, name, found.model.name)
-        _revise(deployment, actor, found, wanted, fixed, planned, now)
+        deployment = create(org, actor, name, found.model.name)
+        revise(deployment, actor, found, wanted, fixed, planned, now)
         record(deployment, "deployed", now, actor=actor, model=found.model.name, version=found.number)
-        _wanted_changed(deployment)
+        wanted_changed(deployment)
     return deployment
 
 
@@ -100,6 +101,9 @@ def update(
         "priority": priority,
     }
     fields = {name: value for name, value in given.items() if value is not UNSET}
+    if deployment.beside_id is not None:
+        wishes = {"needs": needs, "pins": pins, "replicas": replicas, "rollout": rollout}
+        adapter_services.only_its_own(fields | {name: wish for name, wish in wishes.items() if wish is not None})
     if limits is not None:
         deployment = _set_limits(deployment, limits)
     if fields:
@@ -107,6 +111,8 @@ def update(
     planless = plan_id is None and version is None and needs is None and pins is None and replicas is None
     if (fields or limits is not None) and planless:
         return deployment
+    if deployment.beside_id is not None:
+        return deployment if version is None else adapter_services.change_version(deployment, actor, version)
     before = _revision(deployment)
     wanted, fixed = read_wishes(
         before.needs if needs is None else needs, before.plan.get("pins", {}) if pins is None else pins
@@ -121,17 +127,17 @@ def update(
         raise NoPlan(planned)
     check_quota(deployment.org, planned.choice)
     with transaction.atomic():
-        deployment = _locked(deployment)
-        _revise(deployment, actor, found, wanted, fixed, planned, now, rollout, reason)
+        deployment = locked(deployment)
+        revise(deployment, actor, found, wanted, fixed, planned, now, rollout, reason)
         deployment.failures = 0
         deployment.save(update_fields=["failures"])
-        _wanted_changed(deployment)
+        wanted_changed(deployment)
     return deployment
 
 
 @transaction.atomic
 def _set_limits(deployment: Deployment, limits: Mapping[str, int | None]) -> Deployment:
-    deployment = _locked(deployment)
+    deployment = locked(deployment)
     deployment.save(update_fields=deployment.set_limits(limits))
     announce("limits")
     return deployment
@@ -139,17 +145,19 @@ def _set_limits(deployment: Deployment, limits: Mapping[str, int | None]) -> Dep
 
 @transaction.atomic
 def _set_at_once(deployment: Deployment, actor: User | None, fields: Mapping[str, Any]) -> Deployment:
-    deployment = _locked(deployment)
+    deployment = locked(deployment)
     for kind, told in at_once.set_fields(deployment, fields).items():
         record(deployment, kind, timezone.now(), actor=actor, **told)
-    _wanted_changed(deployment)
+    wanted_changed(deployment)
     return deployment
 
 
 @transaction.atomic
 def wake(deployment: Deployment, actor: User | None) -> bool:
     """Starts it if it sleeps; whether it did. Actor None: a request waits for it. Waking twice is no error."""
-    deployment = _locked(deployment)
+    deployment = locked(deployment)
+    if deployment.beside is not None:  # its base's replicas serve it
+        wake(deployment.beside, actor)
     if not deployment.sleeping or deployment.desired != Desired.RUNNING:
         return False
     now = timezone.now()
@@ -158,7 +166,7 @@ def wake(deployment: Deployment, actor: User | None) -> bool:
         deployment.desired_replicas = 1
     deployment.save(update_fields=["woken_at", "desired_replicas"])
     record(deployment, "woken", now, actor=actor)
-    _wanted_changed(deployment)
+    wanted_changed(deployment)
     return True
 
 
@@ -169,6 +177,8 @@ def pause(deployment: Deployment, actor: User | None) -> Deployment:
 
 def resume(deployment: Deployment, actor: User | None) -> Deployment:
     """Runs again: after a pause, and also at once after failures, which are forgotten."""
+    if deployment.beside_id is not None:
+        adapter_services.carry_again(deployment, actor)
     return _desire(deployment, actor, Desired.RUNNING, "resumed")
 
 
@@ -180,7 +190,9 @@ def delete(deployment: Deployment, actor: User | None) -> Deployment:
 def _desire(deployment: Deployment, actor: User | None, desired: Desired, kind: str) -> Deployment:
     now = timezone.now()
     with transaction.atomic():
-        deployment = _locked(deployment)
+        deployment = locked(deployment)
+        if desired == Desired.DELETED:
+            check_nobody_stands(deployment)
         changed = deployment.desired != desired
         retried = desired == Desired.RUNNING and deployment.failures > 0
         if not changed and not retried:
@@ -188,88 +200,10 @@ def _desire(deployment: Deployment, actor: User | None, desired: Desired, kind: 
         deployment.desired, deployment.failures = desired, 0
         deployment.save(update_fields=["desired", "failures"])
         record(deployment, kind if changed else "retried", now, actor=actor)
-        _wanted_changed(deployment)
+        if desired == Desired.DELETED and deployment.beside_id is not None:
+            adapter_services.let_go(deployment, actor)
+        wanted_changed(deployment)
     return deployment
-
-
-def _locked(deployment: Deployment) -> Deployment:
-    """The row as it is now. One that is being deleted is not there any more for anybody."""
-    row = Deployment.objects.for_org(deployment.org_id).select_for_update().get(pk=deployment.pk)
-    if row.desired == Desired.DELETED:
-        raise NotFound("deployment")
-    return row
-
-
-def _create(org: Organisation, actor: User | None, name: str | None, model_name: str) -> Deployment:
-    if name is not None and not _NAME.fullmatch(name):
-        raise ApiError(
-            "invalid_name",
-            "A deployment's name has 1 to 63 lower-case letters, digits, dots, dashes and underscores, and begins with a letter or "
-            "digit.",
-            field="name",
-            status=422,
-        )
-    try:
-        with transaction.atomic():
-            return Deployment.objects.for_org(org).create(
-                org=org, name=name or _free_name(org, model_name), created_by=actor
-            )
-    except IntegrityError:
-        raise Conflict(
-            "name_taken",
-            "There is a deployment of this name already. Choose another, or change that one.",
-            field="name",
-        ) from None
-
-
-def _free_name(org: Organisation, base: str) -> str:
-    taken = set(
-        Deployment.objects.for_org(org)
-        .exclude(state=State.DELETED)
-        .filter(name__startswith=base[:58])
-        .values_list("name", flat=True)
-    )
-    names = [base, *(f"{base[:58]}-{number}" for number in range(2, len(taken) + 3))]
-    return next(name for name in names if name not in taken)
-
-
-def _revise(
-    deployment: Deployment,
-    actor: User | None,
-    version: ModelVersion,
-    needs: Needs,
-    pins: Pins,
-    planned: Plan,
-    now: datetime,
-    rollout: Wishes | None = None,
-    reason: str = "",
-) -> None:
-    choice = planned.choice
-    if choice is None:
-        raise NoPlan(planned)
-    latest = Revision.objects.for_org(deployment.org_id).filter(deployment=deployment).order_by("-number").first()
-    revision = Revision.objects.for_org(deployment.org_id).create(
-        org_id=deployment.org_id,
-        deployment=deployment,
-        number=latest.number + 1 if latest else 1,
-        version=version,
-        artefact_id=choice.artefact_id,
-        engine=choice.engine,
-        tier=choice.tier,
-        context_length=choice.context_length,
-        slots=choice.slots,
-        threads=choice.threads,
-        memory=choice.memory.total,
-        replicas=choice.replicas,
-        needs=wishes_json(needs),
-        plan={**plan_json(planned), "pins": wishes_json(pins)},
-        reason=reason,
-        created_by=actor,
-    )
-    rollouts.begin(deployment, actor, revision, rollout, now)
-    deployment.revision = revision
-    deployment.save(update_fields=["revision"])
-    record(deployment, "revision_created", now, actor=actor, number=revision.number)
 
 
 def _revision(deployment: Deployment) -> Revision:
@@ -282,9 +216,3 @@ def _revision(deployment: Deployment) -> Revision:
     if row is None:
         raise NotFound("revision")
     return row
-
-
-def _wanted_changed(deployment: Deployment) -> None:
-    """In the transaction of the change: gateways and the reconciler hear of it when it is committed."""
-    announce("routes")
-    kick(deployment)

@@ -26,7 +26,8 @@ def write_down(
     decision: Decision,
     now: datetime,
     devices: Sequence[str],
-) -> None:
+) -> bool:
+    """Whether something changed that others have to hear of."""
     routes = _write_replicas(row, replicas, observed, world, decision, now)
     for action in decision.actions:
         if isinstance(action, Start) and action.new:
@@ -34,6 +35,7 @@ def write_down(
     moved = write_state(row, decision, now)
     if routes or moved:
         announce("routes")
+    return routes or moved
 
 
 def write_traffic(row: Deployment, traffic: dict[str, Any]) -> None:

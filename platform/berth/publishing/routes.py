@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from statistics import median
 from uuid import UUID
@@ -13,6 +14,7 @@ from django.db.models import F, Q
 from berth.billing.prices import PriceBook, book_for
 from berth.billing.spending import pico
 from berth.deployments import models as rooms
+from berth.deployments.adapters import number_in
 from berth.deployments.secrets import replica_secret
 from berth.deployments.traffic import Split, split
 from berth.deployments.waking import sleep_of
@@ -53,13 +55,74 @@ def build_routes(now: datetime, left_out: frozenset[str] = frozenset()) -> tuple
         rooms.Deployment.objects.across_orgs("the snapshot tells gateways of every deployment")
         .exclude(Q(state=rooms.State.DELETED) | Q(desired=rooms.Desired.DELETED))
         .exclude(revision=None)
-        .select_related("org", "revision__version")
+        .select_related("org", "revision__version", "beside__org", "beside__revision__version")
         .order_by("org__slug", "name")
     )
     book = book_for({deployment.org_id for deployment in deployments})
-    routes = (_route(each, replicas[each.pk], usual.get(each.pk), book, now) for each in deployments)
+    routes = (_route_of(each, replicas, usual, book, now) for each in deployments)
     return tuple(
         msgspec.structs.replace(route, recorded=False) if route.deployment_id in left_out else route for route in routes
+    )
+
+
+def _route_of(
+    deployment: rooms.Deployment,
+    replicas: Mapping[UUID, list[rooms.Replica]],
+    usual: Mapping[UUID, float],
+    book: PriceBook,
+    now: datetime,
+) -> Route:
+    base = deployment.beside
+    if base is None:
+        return _route(deployment, replicas.get(deployment.pk, []), usual.get(deployment.pk), book, now)
+    living = replicas.get(base.pk, [])
+    carrying = [each for each in living if number_in(each.revision, deployment.pk) is not None]
+    serving = _route(base, carrying, usual.get(base.pk), book, now)
+    return _beside(serving, deployment, base, carrying, _prices(deployment, book, now))
+
+
+def _beside(
+    serving: Route,
+    deployment: rooms.Deployment,
+    base: rooms.Deployment,
+    carrying: Sequence[rooms.Replica],
+    prices: tuple[Price, ...],
+) -> Route:
+    """The route of an adapter, from that of its base to the replicas that load it. All of them know it by the same number."""
+    wanted = deployment.revision
+    if wanted is None:  # excluded by the query
+        raise ValueError("a route needs a revision")
+    numbers = {each.name: (number_in(each.revision, deployment.pk), each.revision.number) for each in carrying}
+    ready = [each for each in serving.replicas if each.name in numbers]
+    newest = max((numbers[each.name] for each in ready), key=lambda one: one[1], default=(None, 0))[0]
+    replicas = tuple(msgspec.structs.replace(each, revision=None) for each in ready if numbers[each.name][0] == newest)
+    paused = rooms.Desired.PAUSED in (deployment.desired, base.desired)
+    sleeping = deployment.sleeping
+    state = route_state(
+        deployment.state,
+        rooms.Desired.PAUSED if paused else deployment.desired,
+        any_ready=bool(replicas),
+        any_starting=serving.state is RouteState.LOADING and deployment.state != rooms.State.FAILED and not sleeping,
+        sleeping=sleeping,
+    )
+    name = f"{deployment.org.slug}/{deployment.name}"
+    return msgspec.structs.replace(
+        serving,
+        name=name,
+        deployment_id=str(deployment.pk),
+        revision=wanted.number,
+        state=state,
+        engine_model=name,
+        created=int(deployment.created_at.timestamp()),
+        replicas=replicas if state is RouteState.READY else (),
+        weights=(),
+        shadow=None,
+        ready_in_seconds=serving.ready_in_seconds if state is RouteState.LOADING else None,
+        asleep_since=sleep_of(deployment) if sleeping else None,
+        hold_seconds=deployment.hold_seconds,
+        limits=for_gateways(deployment.limit_rpm, deployment.limit_tpm, deployment.limit_concurrency),
+        adapter=newest,
+        prices=prices,
     )
 
 
@@ -106,6 +169,7 @@ def _route(
         asleep_since=sleep_of(deployment) if sleeping else None,
         hold_seconds=deployment.hold_seconds,
         limits=for_gateways(deployment.limit_rpm, deployment.limit_tpm, deployment.limit_concurrency),
+        adapter=number_in(newest, deployment.pk),
         prices=_prices(deployment, book, now),
     )
 

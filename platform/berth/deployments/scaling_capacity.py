@@ -22,6 +22,8 @@ REPLY: Final = 256  # tokens of an answer, until it is known what answers are li
 _TRUST: Final = 5.0  # requests after which what was seen counts as much as what was assumed
 _LEAST_PROMPT: Final = 0.02  # of a usual prompt's time: what any prompt takes
 _MANY: Final = 8  # replicas behind one router, in which bursts even out
+_LATELY, _FEW = 120.0, 3.0  # seconds after which an answer counts a third; answers that say something
+_SLOW_MS: Final = 100.0
 _STEPS: Final = 40  # of a search by halves
 MOST_OFF: Final = 3.0  # a measurement is believed to be no further from the plan
 
@@ -38,6 +40,24 @@ class Typical(msgspec.Struct, frozen=True):
     reply: float = float(REPLY)
 
 
+class Pace(msgspec.Struct, frozen=True):
+    """Sums that forget, of what replicas answered lately."""
+
+    answers: float = 0.0
+    seconds: float = 0.0  # that these spent in replicas
+
+    def with_answers(self, answers: float, seconds: float, elapsed: float) -> Pace:
+        kept = math.exp(-max(0.0, elapsed) / _LATELY)
+        return Pace(kept * self.answers + max(0.0, answers), kept * self.seconds + max(0.0, seconds))
+
+    def busy(self, beside: float) -> float | None:
+        """Seconds of a replica that a request takes at most: alone as long as it stays, with others beside it its part of that, and
+        engines never do less in all because they do more at once. None: too few were answered. `beside`: requests in a replica."""
+        if self.answers < _FEW or self.seconds <= 0:
+            return None
+        return self.seconds / self.answers / max(1.0, beside)
+
+
 def planned_speed(plan: Mapping[str, Any], measured: Mapping[str, tuple[float, float]]) -> Speed | None:
     """`measured`: of a metric of the plan, what was measured and what the planner says for the same load. None: the plan does not say."""
     predicted = (plan.get("choice") or {}).get("predicted") or {}
@@ -45,9 +65,14 @@ def planned_speed(plan: Mapping[str, Any], measured: Mapping[str, tuple[float, f
     if not tokens or not first or tokens["value"] <= 0 or first["value"] <= 0:
         return None
     return Speed(
-        first=first["value"] / 1e3 * _off(measured.get("ttft_ms")),
+        first=first["value"] / 1e3 * _off(_alone(measured.get("ttft_ms"))),
         tokens=tokens["value"] * _off(measured.get("tokens_per_second")),
     )
+
+
+def _alone(pair: tuple[float, float] | None) -> tuple[float, float] | None:
+    """A first token that was expected at once is late for other reasons than the engine's speed."""
+    return pair if pair is not None and pair[1] >= _SLOW_MS else None
 
 
 def _off(pair: tuple[float, float] | None) -> float:
@@ -72,15 +97,24 @@ def typical_of(mix: Mix) -> Typical:
 
 
 def capacity_of(
-    slots: int, speed: Speed | None, usual: Typical, *, goal: float | None = None, share: float = 0.995
+    slots: int,
+    speed: Speed | None,
+    usual: Typical,
+    *,
+    goal: float | None = None,
+    share: float = 0.995,
+    busy_at_most: float | None = None,
 ) -> Capacity:
-    """`goal`: seconds to the first token that `share` of the requests are to have. Without a speed only the places are known, and the
-    rate follows from how long requests are seen to take."""
+    """`goal`: seconds to the first token that `share` of the requests are to have; `busy_at_most`: seconds of a replica that a request was
+    seen to take. Without a speed only the places are known, and the rate follows from how long requests are seen to take."""
     if speed is None:
         return Capacity(concurrency=max(1.0, SHARE * slots))
     prompt = speed.first * max(_LEAST_PROMPT, usual.prompt / PROMPT)
     # Prompts stop everything else in a replica; answers share it.
     busy = prompt + max(0.0, usual.reply - 1.0) / speed.tokens / slots
+    if busy_at_most is not None:
+        busy = min(busy, busy_at_most)
+        prompt = min(prompt, busy)
     stay = slots * busy
     rate, pooled, within = SHARE / busy, None, float(slots)
     if goal is not None:

@@ -8,6 +8,7 @@ from uuid import UUID
 import msgspec
 
 from berth.deployments.scaling.state import State
+from berth.deployments.scaling_capacity import Pace
 from berth.deployments.scaling_load import Tally
 from berth.outbox.valkey import client
 
@@ -20,6 +21,7 @@ class Memory(msgspec.Struct, frozen=True):
     tally: Tally = Tally()
     state: State = State()
     reason: str = ""  # the first one of the last decision
+    pace: Pace = Pace()
 
 
 _encode = msgspec.msgpack.Encoder().encode

@@ -21,7 +21,7 @@ from berth.deployments.scaling.observation import Capacity, Goals, Observation, 
 from berth.deployments.scaling_capacity import Pace, capacity_of, planned_speed, typical_of
 from berth.deployments.scaling_engines import Gauges, heard
 from berth.deployments.scaling_lease import claim
-from berth.deployments.scaling_load import all_loads, counters_of, summed, with_adapters
+from berth.deployments.scaling_load import Tally, all_loads, counters_of, summed, with_adapters
 from berth.deployments.scaling_memory import Memory, recall, remember
 from berth.deployments.scaling_wishes import Wishes, wishes_of
 from berth.planner.learning import LEAST

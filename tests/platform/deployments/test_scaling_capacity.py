@@ -9,7 +9,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from berth.deployments.scaling.state import Mix
-from berth.deployments.scaling_capacity import SHARE, Speed, Typical, capacity_of, erlang, planned_speed, typical_of
+from berth.deployments.scaling_capacity import (
+    SHARE,
+    Pace,
+    Speed,
+    Typical,
+    capacity_of,
+    erlang,
+    planned_speed,
+    typical_of,
+)
 
 PLAN = {"choice": {"predicted": {"tokens_per_second": {"value": 30.0}, "ttft_ms": {"value": 400.0}}}}
 
@@ -89,6 +98,7 @@ def test_without_a_goal_three_quarters_of_the_places_and_without_a_plan_only_the
 def test_a_plan_is_corrected_by_what_was_measured_within_bounds() -> None:
     assert planned_speed(PLAN, {}) == Speed(0.4, 30.0)
     assert planned_speed(PLAN, {"tokens_per_second": (20.0, 40.0)}) == Speed(0.4, 15.0)
+    assert planned_speed(PLAN, {"ttft_ms": (90.0, 10.0)}) == Speed(0.4, 30.0), "short prompts say nothing of the speed"
     assert planned_speed(PLAN, {"ttft_ms": (1.0, 1e6)}) == Speed(pytest.approx(0.4 / 3), 30.0)  # type: ignore[arg-type]
     assert planned_speed({"choice": None}, {}) is None
     assert planned_speed({"choice": {"predicted": {"tokens_per_second": None}}}, {}) is None
@@ -100,3 +110,20 @@ def test_few_requests_say_little_of_what_requests_are_like() -> None:
     assert few.prompt > 300
     assert many.prompt == pytest.approx(10, rel=0.6)
     assert typical_of(Mix(5, 0, 0)).reply >= 1.0
+
+
+def test_never_less_is_believed_than_replicas_are_seen_to_do() -> None:
+    """One client, whose answers take 0.2 s, by a plan that says 2 s: a replica does five of them a second."""
+    pace = Pace()
+    for _ in range(60):
+        pace = pace.with_answers(1, 0.2, 2.0)
+    seen = pace.busy(beside=0.1)
+    assert seen == pytest.approx(0.2)
+    slow = Speed(first=1.0, tokens=10.0)
+    found = capacity_of(4, slow, Typical(512, 41), busy_at_most=seen)
+    assert found.requests_per_second == pytest.approx(SHARE / 0.2)
+    assert pace.busy(beside=4.0) == pytest.approx(0.05), "four at once that take as long each"
+    fast = Speed(first=0.01, tokens=1000.0)
+    without = capacity_of(4, fast, Typical(512, 41))
+    assert capacity_of(4, fast, Typical(512, 41), busy_at_most=seen) == without, "the plan may know of more"
+    assert Pace().with_answers(2, 0.1, 2.0).busy(1.0) is None

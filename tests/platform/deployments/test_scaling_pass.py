@@ -334,7 +334,7 @@ def test_gateways_are_told_how_many_a_replica_gets_at_once(scaled: Deployment, v
     rows = Revision.objects.for_org(scaled.org_id).filter(pk=scaled.revision_id)
     rows.update(slots=64)
     planned(scaled, first_ms=2000.0, tokens=20.0, ttft_ms=4000.0)
-    passes(valkey, scaled, 10, rate=1, in_flight=4)
+    passes(valkey, scaled, 10, rate=1, in_flight=1)
     limit = row(scaled).replica_limit
     assert limit is not None
     assert 1 <= limit < 64

@@ -59,6 +59,7 @@ def judge(question: Question, candidate: Candidate) -> Fit | Reason:
 def _pinned_away(pins: Pins, candidate: Candidate) -> Reason | None:
     for name, wanted, offered in (
         ("artefact_id", pins.artefact_id, candidate.artefact.id),
+        ("quantization", pins.quantization, candidate.artefact.facts.quantization),
         ("engine", pins.engine, candidate.engine),
         ("tier", pins.tier, candidate.tier.key),
     ):
@@ -68,7 +69,9 @@ def _pinned_away(pins: Pins, candidate: Candidate) -> Reason | None:
 
 
 def _impossible(question: Question, candidate: Candidate) -> Reason | None:
-    engine = ENGINES.get(candidate.engine)
+    engine, files = ENGINES.get(candidate.engine), candidate.artefact
+    if files.barred:
+        return reason("cannot_be_made", files.barred, quantization=files.facts.quantization)
     if engine is None:
         return reason(
             "engine_unknown", f"The engine {candidate.engine} cannot be planned here.", engine=candidate.engine
@@ -108,7 +111,8 @@ def _asked_for(question: Question, candidate: Candidate) -> bool:
     pins = question.pins
     if candidate.engine == pins.engine or candidate.artefact.id == pins.artefact_id:
         return True
-    usual = (ENGINES[name] for artefact in question.artefacts for name in artefact.engines if name in ENGINES)
+    usable = (artefact for artefact in question.artefacts if not artefact.barred)
+    usual = (ENGINES[name] for artefact in usable for name in artefact.engines if name in ENGINES)
     return not any(candidate.tier.kind in engine.kinds for engine in usual)
 
 

@@ -20,6 +20,7 @@ MAX_LICENCES: Final = 32
 _Context = Annotated[int, msgspec.Meta(ge=MIN_CONTEXT, le=MAX_CONTEXT)]
 _Slots = Annotated[int, msgspec.Meta(ge=1, le=MAX_CONCURRENCY)]
 _Licence = Annotated[str, msgspec.Meta(min_length=1, max_length=80)]
+_Quantization = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9 ._-]{0,30}\Z")]
 _Name = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}\Z")]
 
 
@@ -63,6 +64,7 @@ class Pins(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Choices taken out of the planner's hands. What does not fit is not planned because it is pinned."""
 
     artefact_id: _Name | None = None
+    quantization: _Quantization | None = None  # "Q4_K_M"; made first where it is not there and can be
     engine: _Name | None = None
     tier: _Name | None = None
     context_length: _Context | None = None

@@ -51,13 +51,15 @@ def plan(
     return Plan(PLAN_FORMAT, True, _choice(question, best), tuple(rejected), ())
 
 
-def _preference(fit: Fit) -> tuple[bool, Decimal, float, float, int, float, tuple[str, str, str]]:
-    """Cheapest first (what has no price comes last), then least loss, most bits, most context, fastest; the names break ties."""
+def _preference(fit: Fit) -> tuple[bool, Decimal, bool, float, float, int, float, tuple[str, str, str]]:
+    """Cheapest first (what has no price comes last), then what is there before what has to be made, least loss, most bits, most context,
+    fastest; the names break ties."""
     price = fit.candidate.tier.price_per_hour
     speed = fit.speed.value if fit.speed else 0.0
     return (
         price is None,
         price or Decimal(0),
+        bool(fit.candidate.artefact.made_of),
         round(fit.loss, 4),
         -fit.bits,
         -fit.context_length,
@@ -74,6 +76,11 @@ def _why_not(fit: Fit, best: Fit) -> Reason:
             f"It fits, but {chosen.tier.key} costs less.",
             price=mine.tier.price_per_hour,
             chosen=chosen.tier.price_per_hour,
+        )
+    if mine.artefact.made_of and not chosen.artefact.made_of:
+        return reason(
+            "not_needed",
+            f"It would have to be made first, and {chosen.artefact.facts.quantization} is there and does at the same price.",
         )
     if round(fit.loss, 4) > round(best.loss, 4) and (mine.artefact.measured or chosen.artefact.measured):
         return reason(
@@ -130,6 +137,8 @@ def _choice(question: Question, fit: Fit) -> Choice:
         predicted=Predicted(fit.speed, fit.first),
         price_per_hour=None if price is None else price * question.replicas,
         reasons=tuple(_reasons(question, fit)),
+        made_of=candidate.artefact.made_of,
+        file_format=candidate.artefact.format,
     )
 
 
@@ -162,7 +171,16 @@ def _reasons(question: Question, fit: Fit) -> Iterator[Reason]:
             threads=tier.threads,
             cores=tier.cores,
         )
-    measured = fit.candidate.artefact.measured
+    files = fit.candidate.artefact
+    measured = files.measured
+    if files.made_of:
+        source = next(each for each in question.artefacts if each.id == files.made_of)
+        yield reason(
+            "to_be_made",
+            f"{files.facts.quantization} is made of {source.facts.quantization} first, and measured against it before it serves.",
+            quantization=files.facts.quantization,
+            source=source.facts.quantization,
+        )
     if measured is not None:
         yield reason(
             "quality_measured",

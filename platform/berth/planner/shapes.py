@@ -29,6 +29,8 @@ class PlanArtefact(msgspec.Struct, frozen=True):
     size: int  # bytes on disk
     facts: ArtefactFacts
     measured: MeasuredQuality | None = None  # by a conversion; None: only its bits are known
+    made_of: str = ""  # id of the artefact that it would be made of; empty: it is there (`makeable`)
+    barred: str = ""  # why it cannot be made, or was made and is no good; empty: it can
 
 
 class Predicted(msgspec.Struct, frozen=True):
@@ -52,6 +54,8 @@ class Choice(msgspec.Struct, frozen=True):
     predicted: Predicted
     price_per_hour: Decimal | None  # for all replicas
     reasons: tuple[Reason, ...]
+    made_of: str = ""  # id of the artefact that its files are made of first; empty: they are there
+    file_format: str = ""
 
 
 class Rejected(msgspec.Struct, frozen=True):

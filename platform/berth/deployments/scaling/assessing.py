@@ -52,6 +52,7 @@ def assess(observation: Observation, state: State, came: Counters, last: float |
 def _window(observation: Observation, sums: Sums) -> Window:
     seconds, counts = observation.now - sums.since, sums.counts
     answers = counts.answers or 0.0
+    planned = observation.capacity.concurrency
     first = None
     if answers and counts.first_token_seconds is not None:
         first = max(0.0, counts.first_token_seconds - (counts.queue_seconds or 0.0)) / answers
@@ -62,6 +63,7 @@ def _window(observation: Observation, sums: Sums) -> Window:
         seconds=seconds,
         work=sums.work / seconds / sums.ready if seconds > 0 else 0.0,
         peak=sums.peak,
+        crowd=observation.flying / sums.ready / planned if planned else None,
         answers=answers,
         first=first,
         late=counts.late / answers if counts.late is not None and answers else None,

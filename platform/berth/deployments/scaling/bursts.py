@@ -18,6 +18,7 @@ LONGEST_HOLD: Final = 4 * 3_600.0
 GAPS: Final = 3.0  # times the longest pause between bursts, lately
 FADE: Final = 0.5  # of that time, in which it then goes down
 ALIKE: Final = 0.75  # times a burst's height: it came again
+LOWER: Final = 0.3  # times its height: another burst that can be compared with it
 BUDGET: Final = 0.5  # of the requests that may be late, those that bursts may make late
 MEMORY: Final = 2 * 3_600.0  # seconds after which work counts 1/e
 LEAST_SPAN: Final = 3_600.0  # seconds against whose work bursts are weighed, at least
@@ -78,10 +79,10 @@ class Bursts(msgspec.Struct, frozen=True):
     def _held(self, now: float) -> Iterator[tuple[float, float]]:
         """What is still held of each, and its work. One that came again since is as young as that."""
         seen = sorted((each.at, each.rate) for each in (*self.overruns, *self.returns))
-        many = len(_starts([at for at, _ in seen])) >= MANY
         for each in self.overruns:
             times = [at for at, rate in seen if rate >= ALIKE * each.rate]
-            hold = held_for(times, many)
+            others = _starts([at for at, rate in seen if rate >= LOWER * each.rate])
+            hold = held_for(times, len(others) >= MANY)
             past = now - times[-1] - hold
             if past < FADE * hold:
                 yield each.rate * min(1.0, 1.0 - past / (FADE * hold)), each.work

@@ -25,8 +25,8 @@ DRAIN, BACK, HURRY = 10.0, 13.0, 3.0
 MOST_SURGE: Final = 4.0  # times what the rate alone needs
 JUMP: Final = 1.1  # times what is prepared for: more that comes suddenly does not wait for the forecast
 SURPASS: Final = 1.15  # times what is held ready for bursts: only more is a jump
-BEYOND: Final = 1.2  # times the highest rate that was seen lately, no head-room is bought
-STUCK, STUCK_AFTER = 0.6, 15.0  # of what replicas could do; seconds
+BEYOND: Final = 1.1  # times the highest rate that was seen lately, no head-room is bought
+STUCK, STUCK_AFTER = 0.8, 15.0  # of what replicas could do; seconds
 BRIEFLY: Final = 1.5  # times what the rate needs, where bursts are over before a replica is ready
 WITHIN: Final = 2.0  # times the planned concurrency may be within a replica at once; more waits at the gateway
 
@@ -130,17 +130,22 @@ def _load(observation: Observation, state: State) -> tuple[Load, State]:
 
 
 def _inside(observation: Observation, state: State, rate: Rate | None, limit: int | None) -> tuple[float, State]:
-    """Requests that wait within engines and that other replicas could take. Where replicas could do much more than they do although
-    requests wait, those are stuck in some of them, and more replicas are no help."""
+    """Requests that wait within engines and that other replicas could take. Where more replicas are ready
+    than when it began, and could do more than they do, those are stuck in some of them, and more replicas are no help."""
     inside = observation.engine_queue or 0.0
     if limit:
         inside = max(0.0, observation.flying - observation.ready * limit)
+    flooded = (
+        None if inside <= 0 else observation.ready if state.flooded is None else min(state.flooded, observation.ready)
+    )
+    state = msgspec.structs.replace(state, flooded=flooded)
     could = rate.full * observation.ready if rate is not None else 0.0
-    if inside <= 0 or observation.held > 0 or state.done is None or state.done >= STUCK * could:
+    new = flooded is not None and observation.ready > flooded
+    if not new or observation.held > 0 or state.done is None or state.done >= STUCK * could:
         return inside, msgspec.structs.replace(state, stuck_since=None)
     since = observation.now if state.stuck_since is None else state.stuck_since
     state = msgspec.structs.replace(state, stuck_since=since)
-    return (inside if observation.now - since < STUCK_AFTER + (residence(state) or 0.0) else 0.0), state
+    return (inside if observation.now - since < STUCK_AFTER else 0.0), state
 
 
 def _concurrency(observation: Observation, rate: Rate | None, state: State) -> int | None:

@@ -11,12 +11,11 @@ from berth.deployments.scaling.observation import Capacity, Goals
 LEAST_FACTOR, MOST_FACTOR = 0.3, 3.0
 CLEAN: Final = 30.0  # seconds without a change of the fleet that an assessment covers at least
 ANSWERS: Final = 40.0  # in that time at least
-STALE: Final = 10.0  # times the goal for the first token
-DOWN, MOST_DOWN, RECOVER = (
-    0.93,
-    0.8,
-    7_200.0,
-)  # the least and the most of a correction at once; seconds after which one that was not confirmed is halved
+DOWN, MOST_DOWN = 0.93, 0.8  # the least and the most of a correction at once
+RECOVER: Final = 7_200.0  # seconds after which one that was not confirmed is halved
+NEAR, PROVED = 0.7, 6.0  # of what is believed: so much that it is confirmed; times as fast then
+STALE, SOME = 10.0, 0.9  # times the goal for the first token; a share of the answers
+CROWDED, ROOMY = 2.0, 1.3  # times the planned concurrency in flight
 
 
 class Corrected(msgspec.Struct, frozen=True):
@@ -39,6 +38,7 @@ class Window(msgspec.Struct, frozen=True):
     waiting: float = 0.0  # requests that waited outside replicas, at its end
     cache_use: float | None = None
     peak: float = 0.0  # work a second of one replica in its busiest ten seconds
+    crowd: float | None = None  # requests in flight at its end, times the planned concurrency
 
 
 def is_strained(window: Window, goals: Goals, unloaded: float | None) -> bool:
@@ -53,6 +53,8 @@ def is_strained(window: Window, goals: Goals, unloaded: float | None) -> bool:
             return True
     if goals.token_seconds is not None and window.token is not None and window.token > 0.8 * goals.token_seconds:
         return True
+    if window.crowd is not None and window.crowd > CROWDED:
+        return True
     return window.cache_use is not None and window.cache_use > 0.97
 
 
@@ -61,7 +63,7 @@ def is_stale(window: Window, goals: Goals) -> bool:
     goal = goals.first_token_seconds
     if goal is None or window.first is None or not window.late:
         return False
-    return window.late < 0.5 and window.first / window.late > STALE * goal
+    return window.late < SOME and window.first / window.late > STALE * goal
 
 
 def corrected(known: Corrected, window: Window, goals: Goals, believed: float, unloaded: float | None) -> Corrected:
@@ -81,10 +83,11 @@ def corrected(known: Corrected, window: Window, goals: Goals, believed: float, u
     if strained is not None and window.work > strained:
         strained = window.work
     factor = known.factor
-    if window.work > believed:
+    if window.work > believed and (window.crowd or 0.0) < ROOMY:
         factor *= window.work / believed
     elif factor < 1.0:
-        factor += (1.0 - factor) * window.seconds / RECOVER
+        proved = PROVED if window.work > NEAR * believed and (window.crowd or 0.0) < ROOMY else 1.0
+        factor += (1.0 - factor) * min(1.0, proved * window.seconds / RECOVER)
     return Corrected(min(factor, MOST_FACTOR), max(known.seen, window.work), strained)
 
 

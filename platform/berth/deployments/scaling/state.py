@@ -77,6 +77,7 @@ class State(msgspec.Struct, frozen=True):
     counters: Counters = Counters()
     busy: float = 0.0  # requests that were in flight or waited, as told or worked out
     done: float | None = None  # requests a second that were finished, lately
+    flooded: int | None = None  # replicas that were ready when requests began to wait within engines
     stuck_since: float | None = (
         None  # since when less has been finished than could be, though requests wait within engines
     )

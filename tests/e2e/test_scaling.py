@@ -98,6 +98,12 @@ def order(platform: Platform, what: str, **body: Any) -> None:
     platform.sign_in().post(f"{place(platform)}/{what}", json=body).raise_for_status()
 
 
+def patience(platform: Platform, seconds: float) -> None:
+    """How long fewer replicas must have been enough before one goes."""
+    url = f"{place(platform)}/scaling"
+    platform.sign_in().patch(url, json={"stabilisation_seconds": seconds}).raise_for_status()
+
+
 def retries(platform: Platform) -> dict[str, float]:
     """Requests that a gateway had to send to another replica, by reason. A kept connection that the engine has closed because it
     lay idle ("stale") says nothing about the replica."""
@@ -171,6 +177,7 @@ def test_traffic_alone_scales_it_up_and_down_again(resting: Platform) -> None:
     """0 → 1 by the first request, 1 → 2 by many, 2 → 1 when few are left, 1 → 0 when none comes. Nobody asks for a number."""
     platform = resting
     change(platform, min_replicas=1, max_replicas=2)
+    patience(platform, 60)
     started = time.time()
     try:
         with Traffic(platform, clients=16, tokens=48) as many:
@@ -184,6 +191,7 @@ def test_traffic_alone_scales_it_up_and_down_again(resting: Platform) -> None:
         change(platform, sleep_after_seconds=1)
         platform.wait_for(lambda: shown(platform)["state"] == "asleep" and ready(platform, 0), seconds=120)
     finally:
+        patience(platform, 400)
         change(platform, min_replicas=None, max_replicas=None)
     assert not many.others and not few.others
     changes = platform.sign_in().get(f"{place(platform)}/status").json()["scaling"]

@@ -62,7 +62,7 @@ function Patience({ deployment, scaling }: { deployment: Deployment; scaling: De
     inputMode: "decimal" as const,
     autoComplete: "off",
     value: text[name],
-    error: wrong(name) ? t("deploy.invalidNumber", RANGES[name]) : null,
+    error: wrong(name) ? t("scaling.wrong", RANGES[name]) : null,
     onChange: (event: { target: { value: string } }) => setText((now) => ({ ...now, [name]: event.target.value })),
   });
   return (

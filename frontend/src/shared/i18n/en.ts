@@ -453,6 +453,7 @@ export const en = {
   "scaling.headRoomHelp": "Times what is foreseen, from 1 to 5. Empty: learned from how bursty the requests are.",
   "scaling.share": "Within the goals, % of the requests",
   "scaling.shareHelp": "The stricter, the more replicas.",
+  "scaling.wrong": "Use a number from {min} to {max}.",
   "scaling.save": "Save",
   "scaling.saved": "Scaling saved",
   "scaling.peaks": "Declared peaks",

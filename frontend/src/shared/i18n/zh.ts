@@ -454,6 +454,7 @@ export const zh: Record<Key, Message> = {
   "scaling.headRoomHelp": "预测值的倍数，1 至 5。留空表示根据请求的突发程度学习。",
   "scaling.share": "达到目标的请求占比，%",
   "scaling.shareHelp": "越严格，副本越多。",
+  "scaling.wrong": "请填写 {min} 到 {max} 之间的数字。",
   "scaling.save": "保存",
   "scaling.saved": "伸缩设置已保存",
   "scaling.peaks": "已申报的高峰",

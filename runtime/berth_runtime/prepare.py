@@ -61,7 +61,7 @@ def lay_out(spec: LaunchSpec) -> None:
     """Makes the folders anew. A model of one file without a name needs none. Raises Failure."""
     _folder(work_folder(spec), ())
     if len(spec.files) > 1 or spec.files[0].name:
-        _folder(model_folder(spec), spec.files)
+        _folder(model_folder(spec), spec.files, together=spec.model_format == "onnx")
     for number, adapter in enumerate(spec.adapters):
         _folder(adapter_folder(spec, number), adapter.files)
 
@@ -81,15 +81,29 @@ def name_of(file: ModelFile) -> str:
     return file.name or Path(file.path).name
 
 
-def _folder(folder: Path, files: tuple[ModelFile, ...]) -> None:
-    """Links, not second names: those would change the times by which `verify` knows a file that it has read."""
+def _folder(folder: Path, files: tuple[ModelFile, ...], *, together: bool = False) -> None:
+    """Links, not second names: those would change the times by which `verify` knows a file that it has read. `together`: for a library
+    that follows links and then wants to find the files beside one another (ONNX Runtime), second names after all, or copies."""
     try:
         if folder.is_symlink():
             folder.unlink()
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(mode=0o700)
         for file in files:
-            (folder / name_of(file)).symlink_to(file.path)
+            (_second_name if together else _link)(Path(file.path), folder / name_of(file))
     except OSError as error:
         reason = "disk_full" if error.errno == errno.ENOSPC else "file_unreadable"
         raise Failure(reason, f"The model's folder cannot be made: {error.strerror}.") from None
+
+
+def _link(file: Path, name: Path) -> None:
+    name.symlink_to(file)
+
+
+def _second_name(file: Path, name: Path) -> None:
+    try:
+        name.hardlink_to(file.resolve())
+    except OSError as error:
+        if error.errno not in (errno.EXDEV, errno.EPERM, errno.EMLINK, errno.ENOTSUP):
+            raise
+        shutil.copyfile(file, name)

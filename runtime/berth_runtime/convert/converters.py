@@ -30,7 +30,7 @@ _ROLES: Final = {
     ".safetensors": "weights", ".gguf": "weights", ".onnx": "weights", ".data": "data", ".index.json": "index", ".jinja": "template",
     "generation_config.json": "generation", "genai_config.json": "config", "config.json": "config",
 }  # fmt: skip
-_NOT_KEPT: Final = ("notes.json", "recipe.yaml", "README.md", ".gitattributes")
+_NOT_KEPT: Final = ("notes.json", "README.md", ".gitattributes")
 
 
 def python_of_converters() -> Path | None:
@@ -81,7 +81,7 @@ def _command(
             file = out / f"model-{outtype}.gguf"
             own += [str(library / "convert_hf_to_gguf.py"), str(given)]
             own += ["--outfile", str(file), "--outtype", outtype.lower()]
-        case ("safetensors", "safetensors", "INT4 W4A16" | "INT8 W8A8" | "FP8" as scheme):
+        case ("safetensors", "safetensors", "INT4 W4A16" | "AWQ-INT4" | "INT8 W8A8" | "FP8" as scheme):
             own += [str(_SCRIPTS / "compress.py"), "--source", str(given), "--out", str(out)]
             own += ["--scheme", scheme, "--text", str(_NEUTRAL)]
         case ("safetensors", "onnx", "INT4 W4A16"):

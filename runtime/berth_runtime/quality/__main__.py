@@ -4,6 +4,8 @@ folder. For the exit status see `convert.running.run_job`."""
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -13,7 +15,7 @@ from berth_runtime.engines.catalogue import engine_named
 from berth_runtime.failure import Failure
 from berth_runtime.quality import llamacpp, scripted
 from berth_runtime.quality.job import JOB_FORMAT, QualityJob, QualityReport
-from berth_runtime.quality.measure import Prediction, compare
+from berth_runtime.quality.measure import Prediction, Quality, compare
 from berth_runtime.spec import ModelFile
 
 _NEUTRAL: Final = Path(__file__).parent / "sample.txt"
@@ -21,28 +23,46 @@ _MAX_SAMPLE_BYTES: Final = 1 << 20
 
 
 def check(job: QualityJob, folder: WorkDir) -> QualityReport:
-    """Asks both models about the same text. Raises Failure."""
-    text, origin = _text(job)
-    told = 2 * job.places
+    """Asks both models about the same texts. Raises Failure."""
+    texts = [_NEUTRAL.read_text(encoding="utf-8"), *([] if job.sample_file is None else [_sample(job.sample_file)])]
+    told = 2 * job.places * len(texts)
+    found = [
+        _compared(job, text, partial(_counted, folder, 2 * job.places * number, told))
+        for number, text in enumerate(texts)
+    ]
+    neutral, sample = found[0], found[1] if len(found) > 1 else None
+    engine = engine_named("llamacpp") if all(map(_is_gguf, job.measured)) else None
+    return QualityReport(
+        JOB_FORMAT,
+        "neutral",
+        engine.version() if engine else "the format's own library",
+        neutral,
+        neutral.perplexity_change,
+        sample,
+        sample.perplexity_change if sample else None,
+    )
 
+
+def _counted(folder: WorkDir, before: int, told: int, done: int) -> None:
+    folder.progress("measuring", before + done, told)
+
+
+def _compared(job: QualityJob, text: str, said: Callable[[int], None]) -> Quality:
     def asked(files: tuple[ModelFile, ...], before: int) -> list[Prediction]:
-        def said(done: int, _all: int) -> None:
-            folder.progress("measuring", before + done, told)
+        def counted(done: int, _all: int) -> None:
+            said(before + done)
 
         if not all(map(_is_gguf, files)):
-            return scripted.predictions(files, text, threads=job.threads, places=job.places, said=said)
+            return scripted.predictions(files, text, threads=job.threads, places=job.places, said=counted)
         return llamacpp.predictions(
-            files, text, threads=job.threads, places=job.places, memory_limit=job.memory_limit, said=said
+            files, text, threads=job.threads, places=job.places, memory_limit=job.memory_limit, said=counted
         )
 
     reference, measured = asked(job.reference, 0), asked(job.measured, job.places)
     try:
-        quality = compare(reference, measured)
+        return compare(reference, measured)
     except ValueError as error:
         raise Failure("not_comparable", f"The artefact cannot be compared with its reference: {error}.") from None
-    engine = engine_named("llamacpp") if all(map(_is_gguf, job.measured)) else None
-    version = engine.version() if engine else "the format's own library"
-    return QualityReport(JOB_FORMAT, origin, version, quality, quality.perplexity_change)
 
 
 def _is_gguf(file: ModelFile) -> bool:
@@ -50,12 +70,10 @@ def _is_gguf(file: ModelFile) -> bool:
         return opened.read(4) == b"GGUF"
 
 
-def _text(job: QualityJob) -> tuple[str, str]:
-    if job.sample_file is None:
-        return _NEUTRAL.read_text(encoding="utf-8"), "neutral"
+def _sample(path: str) -> str:
     try:
-        with Path(job.sample_file).open("rb") as file:
-            return file.read(_MAX_SAMPLE_BYTES).decode("utf-8"), "sample"
+        with Path(path).open("rb") as file:
+            return file.read(_MAX_SAMPLE_BYTES).decode("utf-8")
     except (OSError, UnicodeDecodeError):
         raise Failure("sample_unreadable", "The sample text cannot be read. It must be UTF-8.") from None
 

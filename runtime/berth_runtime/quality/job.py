@@ -19,7 +19,9 @@ class QualityJob(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     work_dir: str
     threads: int = 1
     places: int = 400  # tokens compared; 400 take about a minute on one core with a model of 100 million parameters
-    sample_file: str | None = None  # a text of the organisation's own; it is read, never copied or kept
+    sample_file: str | None = (
+        None  # a text of the organisation's own, measured beside the neutral one; read, never copied or kept
+    )
     lifeline: str | None = None  # lock file of the supervisor: when it is free, the job stops
     memory_limit: int | None = None  # bytes of address space growth allowed to the engine
 
@@ -28,7 +30,9 @@ class QualityReport(msgspec.Struct, frozen=True):
     """`quality.json`."""
 
     format: int
-    text: str  # "neutral", or "sample" for the organisation's own
+    text: str  # "neutral": what `quality` was measured on
     engine: str  # that predicted, with its version
     quality: Quality
     perplexity_change: float
+    sample: Quality | None = None  # the same, on the organisation's own text
+    sample_perplexity_change: float | None = None

@@ -28,7 +28,7 @@ class _Answer(msgspec.Struct):
 def predictions(
     files: tuple[ModelFile, ...], text: str, *, threads: int, places: int, said: Callable[[int, int], None]
 ) -> list[Prediction]:
-    """What the model predicts at the first `places` places of the text. Raises Failure."""
+    """What the model predicts at the first `places` places of the text, which may be somebody's own: it lies in no file. Raises Failure."""
     python = python_of_converters()
     if python is None:
         raise Failure(
@@ -37,19 +37,17 @@ def predictions(
         )
     folder = Path(tempfile.mkdtemp(prefix="berth-quality-"))
     try:
-        (folder / "text").write_text(text, encoding="utf-8")
         command = [str(python), "-B", str(_SCRIPT), "--source", str(laid_out(files, folder / "model"))]
-        command += ["--text", str(folder / "text"), "--out", str(folder / "out.json")]
         command += ["--places", str(places), "--window", str(WINDOW)]
         said(0, places)
         done = subprocess.run(
             command,
             env={"PATH": "/usr/bin:/bin", "LANG": "C.UTF-8", "HOME": str(folder), "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": str(threads)},
-            cwd=folder, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False,
+            cwd=folder, input=text.encode(), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=False,
         )  # fmt: skip
         if done.returncode != 0:
             raise Failure("not_loadable", "The libraries of its format cannot load the files that were made.")
-        answer = msgspec.json.decode((folder / "out.json").read_bytes(), type=_Answer)
+        answer = msgspec.json.decode(done.stdout, type=_Answer)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     said(places, places)

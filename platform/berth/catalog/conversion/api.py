@@ -10,7 +10,7 @@ from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from berth.catalog.conversion import services, targets
+from berth.catalog.conversion import sample, services, targets
 from berth.catalog.conversion.models import Conversion
 from berth.catalog.conversion.shown import QualityOut
 from berth.orgs.idempotency import idempotent
@@ -55,6 +55,14 @@ class NewConversionIn(StrictSerializer):
     format = serializers.ChoiceField(choices=list(targets.MADE), default="gguf")
     quantization = serializers.ChoiceField(
         choices=targets.QUANTIZATIONS, help_text="what can be made depends on the format"
+    )
+    sample_text = serializers.CharField(
+        min_length=sample.LEAST,
+        max_length=sample.MOST,
+        required=False,
+        trim_whitespace=False,
+        write_only=True,
+        help_text="a text of your own to measure the quality with, beside the neutral one; sealed until the conversion ends, then deleted",
     )
 
 

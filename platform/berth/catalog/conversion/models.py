@@ -62,3 +62,13 @@ class Conversion(OrgOwned):
     @property
     def final(self) -> bool:
         return self.state in FINAL
+
+
+class ConversionSample(OrgOwned):
+    """A text of the organisation's own to measure with, sealed; it goes when its conversion ends, however it ends."""
+
+    conversion = models.OneToOneField(Conversion, on_delete=models.CASCADE, related_name="sample")
+    sealed = models.BinaryField()
+
+    def __str__(self) -> str:
+        return f"sample of {self.conversion_id}"

@@ -13,12 +13,15 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from tempfile import TemporaryFile
+from typing import Any, BinaryIO, Final, TypeVar
 
 import msgspec
 from django.conf import settings
+
+from berth.catalog.conversion.converters import SETTING as CONVERTERS
 
 _RUNTIME: Final = Path(__file__).resolve().parents[4] / "runtime"
 _NICE: Final = 10  # engines that serve come first
@@ -69,6 +72,8 @@ class Report(msgspec.Struct, frozen=True):
     engine: str
     quality: dict[str, float]
     perplexity_change: float
+    sample: dict[str, float] | None = None
+    sample_perplexity_change: float | None = None
 
 
 class Folder:
@@ -77,8 +82,11 @@ class Folder:
     def __init__(self, conversion_id: Any) -> None:
         self.path = Path(settings.STORE_DIR) / "conversions" / str(conversion_id)
 
-    def start(self, module: str, **job: Any) -> None:
-        """Starts `python -m berth_runtime.<module>` on a job, detached. Does nothing while one is at work in the folder."""
+    def start(self, module: str, *, sample: str | None = None, **job: Any) -> None:
+        """Starts `python -m berth_runtime.<module>` on a job, detached. Does nothing while one is at work in the folder.
+
+        `sample`: a text that the program reads as its `sample_file`, from memory that only it has: it lies on no disk.
+        """
         self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
         if self.busy():
             return
@@ -91,17 +99,28 @@ class Folder:
             "threads": max(1, (os.cpu_count() or 1) - 1),
             "lifeline": str(lifeline) if lifeline and Path(lifeline).exists() else None,
         }
+        with ExitStack() as held:
+            passed = [] if sample is None else [held.enter_context(_in_memory(sample)).fileno()]
+            if passed:
+                job["sample_file"] = f"/dev/fd/{passed[0]}"
+            self._run(module, file, job, passed)
+
+    def _run(self, module: str, file: Path, job: dict[str, Any], passed: Sequence[int]) -> None:
         file.write_bytes(msgspec.json.encode(job))
         path = os.pathsep.join(str(each) for each in ([_RUNTIME] if _RUNTIME.is_dir() else []))
         command = [sys.executable, "-B", "-m", f"berth_runtime.{module}", str(file)]
         process = subprocess.Popen(
             command,
-            env={"PATH": os.environ.get("PATH", ""), "LANG": "C.UTF-8", "PYTHONPATH": path, "HOME": "/nonexistent"},
+            env={
+                "PATH": os.environ.get("PATH", ""), "LANG": "C.UTF-8", "PYTHONPATH": path, "HOME": "/nonexistent",
+                CONVERTERS: os.environ.get(CONVERTERS, ""),
+            },
             cwd="/",
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             start_new_session=True,
+            pass_fds=passed,
         )
         with suppress(OSError):
             os.setpriority(os.PRIO_PROCESS, process.pid, _NICE)
@@ -167,6 +186,18 @@ class Folder:
             return msgspec.json.decode((self.path / name).read_bytes(), type=kind)
         except (OSError, msgspec.DecodeError):
             return None
+
+
+def _in_memory(text: str) -> BinaryIO:
+    """A nameless file; where the system has none in memory, one that nobody else can find."""
+    if hasattr(os, "memfd_create"):
+        file: BinaryIO = os.fdopen(os.memfd_create("berth"), "w+b")
+    else:
+        file = TemporaryFile()  # noqa: SIM115 - the caller closes it
+    file.write(text.encode())
+    file.flush()
+    file.seek(0)
+    return file
 
 
 # Programs that this process started, so that they leave no zombies; others are seen by their lock.

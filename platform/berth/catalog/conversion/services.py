@@ -8,7 +8,7 @@ from django.db import IntegrityError, transaction
 from django.db.models import QuerySet
 from django.utils import timezone
 
-from berth.catalog.conversion import targets
+from berth.catalog.conversion import sample, targets
 from berth.catalog.conversion.models import FINAL, Conversion, ConversionState
 from berth.catalog.models import Artefact, ModelVersion
 from berth.orgs.models import Organisation, User
@@ -23,10 +23,12 @@ def start_conversion(
     number: int,
     quantization: str,
     format: str = "gguf",  # noqa: A002
+    sample_text: str | None = None,
 ) -> Conversion:
     """Asks for an artefact of a version in another format or quantization. Asked for again while it runs, it is the same conversion.
 
-    Raises NotFound, and ApiError if the version has that artefact already or nothing that it could be made of.
+    `sample_text`: to measure with, beside the neutral text (see `sample`). Raises NotFound, and ApiError if the version has that artefact
+    already, nothing that it could be made of, or runs that conversion without this text.
     """
     version = _version(org, model, number)
     artefacts = list(Artefact.objects.for_org(org).filter(version=version))
@@ -46,9 +48,18 @@ def start_conversion(
     try:
         with transaction.atomic():
             made = Conversion.objects.for_org(org).create(org=org, created_by=actor, **wanted)
+            if sample_text is not None:
+                sample.keep(made, sample_text)
             told(made)
             return made
     except IntegrityError:
+        if sample_text is not None:
+            raise ApiError(
+                "conversion_running",
+                f"{label} is being made already, without this sample text. Wait for it, or cancel it and ask again.",
+                field="sample_text",
+                status=409,
+            ) from None
         return _running(org).get(**wanted)
 
 
@@ -86,6 +97,14 @@ def conversions_of(org: Organisation) -> QuerySet[Conversion]:
     return rows.order_by("-created_at", "-pk")
 
 
+def refused_before(version: ModelVersion) -> dict[str, str]:
+    """Quantizations of a version as GGUF that were made, measured and found too bad to be kept, with the sentence that says so."""
+    rows = Conversion.objects.for_org(version.org_id).filter(
+        source__version=version, format="gguf", state=ConversionState.REFUSED
+    )
+    return dict(rows.order_by("created_at").values_list("quantization", "message"))
+
+
 def told(conversion: Conversion) -> None:
     """Tells whoever looks that something moved."""
     data: dict[str, Any] = {
@@ -111,4 +130,4 @@ def _running(org: Organisation) -> QuerySet[Conversion]:
     return Conversion.objects.for_org(org).exclude(state__in=FINAL)
 
 
-__all__ = ["ConversionState", "cancel_conversion", "conversions_of", "get_conversion", "start_conversion", "told"]
+__all__ = ["ConversionState", "cancel_conversion", "conversions_of", "get_conversion", "refused_before", "start_conversion", "told"]

@@ -10,7 +10,7 @@ GGUF: Final = ("F16", "BF16", "Q8_0", "Q6_K", "Q5_K_M", "Q5_K_S", "Q4_K_M", "Q4_
 # Quantizations that can be made, by format. All but GGUF out of GGUF need the converters (docs/conversion.md).
 MADE: Final[dict[str, tuple[str, ...]]] = {
     "gguf": GGUF,
-    "safetensors": ("BF16", "FP8", "INT8 W8A8", "INT4 W4A16"),
+    "safetensors": ("BF16", "FP8", "INT8 W8A8", "INT4 W4A16", "AWQ-INT4"),
     "onnx": ("F16", "INT4 W4A16"),
 }
 QUANTIZATIONS: Final = tuple(dict.fromkeys(name for names in MADE.values() for name in names))

@@ -15,7 +15,7 @@ from typing import Any, Final
 from django.conf import settings
 from django.db.models import Q, QuerySet
 
-from berth.catalog.conversion import targets
+from berth.catalog.conversion import sample, targets
 from berth.catalog.conversion.models import FINAL, Conversion, ConversionState
 from berth.catalog.conversion.program import Failed, Folder, Made, Progress, Report, SourceFile, sources
 from berth.catalog.conversion.services import told
@@ -94,8 +94,9 @@ def _step(conversion: Conversion, folder: Folder, now: datetime) -> None:
     elif (report := folder.read("quality.json", Report)) is None:
         conversion.state = ConversionState.MEASURING
         folder.start(
-            "quality", reference=_source_files(conversion, folder), measured=_made_files(folder, made), places=PLACES
-        )
+            "quality", sample=sample.text_of(conversion),
+            reference=_source_files(conversion, folder), measured=_made_files(folder, made), places=PLACES,
+        )  # fmt: skip
     else:
         _keep(conversion, folder, now, made, report)
 
@@ -124,7 +125,8 @@ def _failed(conversion: Conversion, folder: Folder, now: datetime, failed: Faile
 def _keep(conversion: Conversion, folder: Folder, now: datetime, made: Made, report: Report | None) -> None:
     conversion.fallbacks, conversion.requantized = made.fallbacks, made.requantized
     conversion.quality = quality = None if report is None else _quality(conversion, report, now)
-    short = targets.falls_short(quality) if quality is not None else None
+    figures = [] if quality is None else [quality, quality["sample"]]
+    short = next((why for each in figures if each and (why := targets.falls_short(each))), None)
     if short is not None:
         message = f"The {conversion.quantization} artefact was made and is not kept: {short}. Choose a quantization with more bits."
         _end(conversion, folder, now, ConversionState.REFUSED, "quality_too_low", message)
@@ -149,6 +151,9 @@ def _quality(conversion: Conversion, report: Report, now: datetime) -> dict[str,
     return {
         **report.quality,
         "perplexity_change": report.perplexity_change,
+        "sample": None
+        if report.sample is None
+        else {**report.sample, "perplexity_change": report.sample_perplexity_change},
         "text": report.text,
         "engine": report.engine,
         "reference": conversion.source.quantization,
@@ -162,6 +167,7 @@ def _end(
     conversion.state, conversion.code, conversion.message = state, code, message[:600]
     conversion.finished_at, conversion.lease_until = now, None
     folder.remove()
+    sample.forget(conversion)
 
 
 def _source_files(conversion: Conversion, folder: Folder) -> list[dict[str, Any]]:

@@ -25,6 +25,8 @@ _SHARD: Final = re.compile(r"(?P<stem>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})\
 _EMBEDDING: Final = re.compile(r"(embed_tokens|wte|word_embeddings|tok_embeddings)\.weight$")
 _EXPERT: Final = re.compile(r"\.experts\.")
 _NAMES: Final = {"bfloat16": "BF16", "float16": "F16", "float32": "F32"}
+_RECIPE_BYTES: Final = 64 << 10
+_PACKED: Final = {"I8": "INT8 W8A8", "I32": "INT4 W4A16", "U8": "NVFP4", "F8_E4M3": "FP8"}
 _FOUR_BITS: Final = {"gptq": "GPTQ-Int4", "awq": "AWQ-INT4"}
 
 _ROLES: Final = {
@@ -50,6 +52,8 @@ def judge_transformer(files: Mapping[str, Path]) -> Verdict:
     facts = _facts(config, tensors)
     tokens, templates = read_tokenizer(files), templates_of(files)
     quantization = _quantization(facts, tensors)
+    if quantization == "INT4 W4A16" and _made_by_awq(files):
+        quantization = _FOUR_BITS["awq"]
     facts = msgspec.structs.replace(facts, has_chat_template="default" in templates)
     architecture = facts.architecture
     notes = [*_notes(config, facts, tokens, templates), *_generation_notes(files, facts)]
@@ -184,6 +188,14 @@ def _facts(config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> ModelFac
     return facts
 
 
+def _made_by_awq(files: Mapping[str, Path]) -> bool:
+    """As the recipe says that llmcompressor leaves beside what it made; the weights alone do not tell."""
+    if "recipe.yaml" not in files:
+        return False
+    with files["recipe.yaml"].open("rb") as recipe:
+        return b"AWQModifier" in recipe.read(_RECIPE_BYTES)
+
+
 def _quantization(facts: ModelFacts, tensors: Mapping[str, Tensor]) -> str:
     by_type: Counter[str] = Counter()
     for tensor in tensors.values():
@@ -196,7 +208,9 @@ def _quantization(facts: ModelFacts, tensors: Mapping[str, Tensor]) -> str:
     if facts.native_quantization == "mxfp4":
         return "MXFP4"
     if facts.native_quantization in {"compressed-tensors", "modelopt"}:
-        return {"I8": "INT8 W8A8", "I32": "INT4 W4A16", "U8": "NVFP4"}.get(most, most)
+        # Of small models the table of embeddings, which stays as it was, is larger than all that was packed.
+        packed = [(size, dtype) for dtype, size in by_type.items() if dtype in _PACKED]
+        return _PACKED[max(packed)[1]] if packed else most
     return most if most in {"BF16", "F16", "F32"} else _NAMES.get(facts.native_dtype, most)
 
 

@@ -1,12 +1,15 @@
-"""What a model in safetensors or ONNX predicts at each place of a text. Run by the converters' interpreter; prints JSON to a file.
+"""What a model in safetensors or ONNX predicts at each place of the text on its standard input. Run by the converters' interpreter.
 
-The answer: {"vocabulary": n, "places": [[actual token, [[token, log probability], ...]], ...]}.
+Its standard output, and no file, has the answer in JSON:
+{"vocabulary": n, "places": [[actual token, [[token, log probability], ...]], ...]}.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -19,12 +22,12 @@ _NAMED = 1000
 def main() -> None:
     parser = argparse.ArgumentParser(allow_abbrev=False)
     parser.add_argument("--source", required=True, type=Path)
-    parser.add_argument("--text", required=True, type=Path)
-    parser.add_argument("--out", required=True, type=Path)
     parser.add_argument("--places", required=True, type=int)
     parser.add_argument("--window", required=True, type=int)
     given = parser.parse_args()
-    text = given.text.read_text(encoding="utf-8")
+    answer = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # what libraries print is no part of the answer
+    text = sys.stdin.buffer.read().decode()
     onnx = (given.source / "genai_config.json").exists()
     tokens, logits = (_onnx if onnx else _torch)(given.source, text)
     places: list[Any] = []
@@ -36,7 +39,8 @@ def main() -> None:
         named = torch.topk(torch.log_softmax(row.float(), dim=-1), min(_NAMED, vocabulary))
         pairs = zip(named.indices.tolist(), named.values.tolist(), strict=True)
         places.append([actual, [[token, value] for token, value in pairs]])
-    given.out.write_text(json.dumps({"vocabulary": vocabulary, "places": places}))
+    with answer:
+        json.dump({"vocabulary": vocabulary, "places": places}, answer)
 
 
 def _rows(

@@ -25,6 +25,10 @@ def test_each_way_of_asking_reaches_the_adapter(endpoint: Any, data: dict[str, A
     adapter = world.route("acme/lora", 1, engine="llamacpp", adapter=1)
     assert sent(dict(data), endpoint, adapter)["lora"] == [{"id": 1, "scale": 1.0}]
     assert "lora" not in sent(dict(data), endpoint, world.route("acme/base", 1, engine="llamacpp"))
+    # Beside adapters the base is asked for without any, in words: else it might go on from a prefix read with one.
+    carrying = world.route("acme/carrying", 1, engine="llamacpp", carries=True)
+    assert sent(dict(data), endpoint, carrying)["lora"] == [{"id": 0, "scale": 0.0}]
+    assert "lora" not in sent(dict(data), endpoint, world.route("acme/named", 1, engine="vllm", carries=True))
     # vLLM looks at the name, which is the route's own.
     named = world.route("acme/other", 1, engine="vllm", adapter=0, engine_model="acme/other")
     assert "lora" not in sent(dict(data), endpoint, named)

@@ -60,6 +60,14 @@ def test_each_answers_as_itself_and_the_base_is_not_touched(agent: Agent) -> Non
     assert said_by(agent, "org/one") == one
 
 
+def test_no_prefix_that_was_read_with_an_adapter_serves_the_base(agent: Agent) -> None:
+    """The same slot, with its cache."""
+    base = said(agent, LlamaCpp().address(agent.spec, "org/model") | {"cache_prompt": True, "id_slot": 0})
+    for name in ("org/one", "org/model", "org/two", "org/model"):
+        text = said(agent, LlamaCpp().address(agent.spec, name) | {"cache_prompt": True, "id_slot": 0})
+        assert (text == base) is (name == "org/model")
+
+
 def test_they_keep_the_contract(agent: Agent) -> None:
     port = agent.ready().port
     assert port

@@ -170,6 +170,7 @@ def _route(
         hold_seconds=deployment.hold_seconds,
         limits=for_gateways(deployment.limit_rpm, deployment.limit_tpm, deployment.limit_concurrency),
         adapter=number_in(newest, deployment.pk),
+        carries=any(revision.adapters for revision in revisions.values()),
         prices=_prices(deployment, book, now),
     )
 

@@ -72,4 +72,5 @@ class Route(msgspec.Struct, frozen=True):
     adapter: int | None = (
         None  # its number among the adapters that its replicas' engine has loaded; None: the base model
     )
+    carries: bool = False  # the engine has loaded adapters, which a request for the base model must have switched off
     prices: tuple[Price, ...] = ()  # the valid one and those announced after it, in order; without any, nothing is paid

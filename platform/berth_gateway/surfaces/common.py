@@ -83,9 +83,12 @@ def _salt(deployment_id: str, org_id: str) -> str:
 
 def adapter_fields(route: Route) -> dict[str, Any]:
     """What reaches an adapter on an engine that does not look at the model's name."""
-    if route.adapter is None or route.engine not in ADAPTERS_BY_NUMBER:
+    if route.engine not in ADAPTERS_BY_NUMBER:
         return {}
-    return {"lora": [{"id": route.adapter, "scale": 1.0}]}
+    if route.adapter is not None:
+        return {"lora": [{"id": route.adapter, "scale": 1.0}]}
+    # Where no adapter is named at all, the engine goes on from a prefix that it has read with one.
+    return {"lora": [{"id": 0, "scale": 0.0}]} if route.carries else {}
 
 
 def chat_fields(route: Route) -> dict[str, Any]:

@@ -133,10 +133,11 @@ class LlamaCpp(Engine):
         return Call("POST", "/v1/completions", msgspec.json.encode(body | address))
 
     def address(self, spec: LaunchSpec, name: str) -> dict[str, Any]:
-        """It does not look at the model's name: an adapter is switched on by its number, for one request."""
+        """It does not look at the model's name: an adapter is switched on by its number, for one request. The base is asked for with
+        one at no weight: where none is named, the engine goes on from a prefix that it has read with one."""
         number = next((number for number, adapter in enumerate(spec.adapters) if adapter.name == name), None)
         if number is None:
-            return {"model": name, "lora": []} if spec.adapters else {"model": name}
+            return {"model": name, "lora": [{"id": 0, "scale": 0.0}]} if spec.adapters else {"model": name}
         return {"model": name, "lora": [{"id": number, "scale": 1.0}]}
 
     def lists(self, spec: LaunchSpec, answer: bytes) -> bool:

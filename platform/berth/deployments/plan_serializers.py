@@ -38,6 +38,9 @@ class NeedsIn(StrictSerializer):
 
 class PinsIn(StrictSerializer):
     artefact_id = serializers.UUIDField(required=False)
+    quantization = serializers.CharField(
+        required=False, max_length=31, help_text="Q4_K_M; made first where it is not there and can be"
+    )
     engine = serializers.CharField(required=False, max_length=16)
     tier = serializers.CharField(required=False, max_length=48)
     context_length = serializers.IntegerField(required=False, min_value=MIN_CONTEXT, max_value=MAX_CONTEXT)
@@ -119,7 +122,7 @@ class SurveyOut(serializers.Serializer[Any]):
 
 class RejectedOut(PlanMessageOut):
     engine = serializers.CharField()
-    artefact_id = serializers.UUIDField()
+    artefact_id = serializers.UUIDField(allow_null=True, help_text="null: it would have to be made first")
     quantization = serializers.CharField()
     tier = serializers.CharField()
 
@@ -149,14 +152,19 @@ class MemoryOut(serializers.Serializer[Any]):
 
 
 class PlannedArtefactOut(serializers.Serializer[Any]):
-    id = serializers.UUIDField()
+    id = serializers.UUIDField(allow_null=True, help_text="null: it is made first")
     quantization = serializers.CharField()
-    size = serializers.IntegerField()
+    size = serializers.IntegerField(help_text="Bytes; of one that is made first as it is expected to be")
 
 
 class ChoiceOut(serializers.Serializer[Any]):
     engine = serializers.CharField()
     artefact = PlannedArtefactOut()
+    made_of = serializers.UUIDField(
+        allow_null=True,
+        default=None,
+        help_text="The artefact that its files are made of, and measured, before it starts; null: they are there",
+    )
     tier = serializers.CharField()
     context_length = serializers.IntegerField()
     slots = serializers.IntegerField()

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 from uuid import UUID
 
 import msgspec
 from django.conf import settings
 
+from berth.catalog.conversion.converters import converters_installed
+from berth.catalog.conversion.services import refused_before
 from berth.catalog.facts import artefact_facts, model_facts
 from berth.catalog.models import Artefact, ModelVersion
 from berth.compute.provider import Offer, Provider, ProviderError
@@ -19,6 +22,7 @@ from berth.deployments.launching import memory_limit
 from berth.deployments.models import Revision
 from berth.deployments.quotas import REGION_NOT_ALLOWED, allowed_regions, in_region, region_sentence
 from berth.planner.anywhere import losses_of, read_demand, read_fixed, station_here, what_it_takes
+from berth.planner.makeable import is_to_be_made, makeable
 from berth.planner.market import Station
 from berth.planner.needs import BadNeeds, Needs, Pins, read_needs, read_pins
 from berth.planner.plan import plan
@@ -95,12 +99,19 @@ def tiers(provider: Provider, org_id: UUID) -> list[Tier]:
 
 
 def make_plan(
-    version: ModelVersion, needs: Needs, pins: Pins, replicas: int = 1, *, provider: Provider | None = None
+    version: ModelVersion,
+    needs: Needs,
+    pins: Pins,
+    replicas: int = 1,
+    *,
+    provider: Provider | None = None,
+    barred: Mapping[str, str] | None = None,
 ) -> Plan:
-    """What would run for these needs on what this installation has."""
+    """What would run for these needs on what this installation has, and on what it can make. `barred`: quantizations that could not be
+    made just now, with the reason of each."""
     return plan(
         model_facts(version.facts),
-        plan_artefacts(version),
+        plan_artefacts(version, barred or {}),
         needs,
         tiers(provider or default_provider(), version.org_id),
         pins,
@@ -149,12 +160,14 @@ def stations_here(provider: Provider) -> list[Station]:
     return [station for station in found if station is not None]
 
 
-def plan_artefacts(version: ModelVersion) -> list[PlanArtefact]:
-    """What could be loaded for a version: of an adapter what it was merged into, and its base's on engines that load it beside them."""
+def plan_artefacts(version: ModelVersion, barred: Mapping[str, str] = MappingProxyType({})) -> list[PlanArtefact]:
+    """What could be loaded for a version, and what could be made of that: of an adapter what it was merged into, and its base's on
+    engines that load it beside them."""
     rows = Artefact.objects.for_org(version.org_id)
     own = [plan_artefact(each) for each in rows.filter(version=version, adapter__isnull=True).order_by("id")]
     if version.base_id is None:
-        return own
+        known = {**barred, **refused_before(version)}
+        return own + makeable(model_facts(version.facts), own, known, converters=converters_installed())
     able = engines_of(version)
     of_base = [plan_artefact(each) for each in rows.filter(version=version.base_id).order_by("id")]
     beside = [msgspec.structs.replace(e, engines=tuple(n for n in e.engines if n in able)) for e in of_base]
@@ -175,14 +188,18 @@ def plan_artefact(artefact: Artefact) -> PlanArtefact:
 def plan_json(found: Plan) -> dict[str, Any]:
     """In the API's shape."""
     plain: dict[str, Any] = msgspec.to_builtins(found, str_keys=True)
+    for each in plain["rejected"]:
+        each["artefact_id"] = None if is_to_be_made(each["artefact_id"]) else each["artefact_id"]
     choice = plain["choice"]
     if choice is not None:
+        source, files, _ = choice["made_of"], choice.pop("artefact_id"), choice.pop("file_format")
         identity = {
-            "id": choice.pop("artefact_id"),
+            "id": None if source else files,
             "quantization": choice.pop("quantization"),
             "size": choice.pop("size"),
         }
         choice["artefact"] = identity
+        choice["made_of"] = source or None
         choice["currency"] = settings.CURRENCY
     return plain
 

@@ -94,7 +94,7 @@ class LogQuery(StrictSerializer):
 
 
 class RevisionOut(serializers.ModelSerializer[Revision]):
-    quantization = serializers.CharField(source="artefact.quantization")
+    quantization = serializers.SerializerMethodField()
     needs = serializers.DictField()
     pins = serializers.DictField(source="plan.pins", default=dict)
     plan = PlanOut()
@@ -106,6 +106,11 @@ class RevisionOut(serializers.ModelSerializer[Revision]):
             "number", "engine", "quantization", "tier", "context_length", "slots", "threads", "memory", "replicas", "needs",
             "pins", "plan", "gpus", "reason", "created_by", "created_at",
         ]  # fmt: skip
+
+    @extend_schema_field(serializers.CharField(help_text="Of its files, also while they are being made"))
+    def get_quantization(self, revision: Revision) -> str:
+        choice = revision.plan.get("choice") or {}
+        return choice["artefact"]["quantization"] if choice.get("made_of") else revision.artefact.quantization
 
 
 class PhaseOut(serializers.Serializer[Any]):

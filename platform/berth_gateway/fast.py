@@ -20,27 +20,25 @@ from berth_gateway.admit import Caller
 from berth_gateway.cost import TEMPLATE_TOKENS
 from berth_gateway.fast_answer import UsualAnswer
 from berth_gateway.grant import Grant
-from berth_gateway.pools import Pool
 from berth_gateway.repeat import Known
 from berth_gateway.target import Target
 from berth_gateway.usual import UNUSUAL, decode
-from berth_gateway.window import SLOT_SECONDS
 
 if TYPE_CHECKING:
     from berth_gateway.client import Client
     from berth_gateway.gateway import Gateway
 
-_RATES = b"x-ratelimit-limit-requests: %d\r\nx-ratelimit-remaining-requests: %d\r\nx-ratelimit-reset-requests: %b\r\n"
-_TOKENS = b"x-ratelimit-limit-tokens: %d\r\nx-ratelimit-remaining-tokens: %d\r\nx-ratelimit-reset-tokens: %b\r\n"
 _encode = msgspec.json.Encoder().encode
 
 
 class FastExchange(UsualAnswer):
     """Takes in what a client sends."""
 
+    __slots__ = ("_caller", "_form", "_generation", "_grants")
+
     def __init__(self, gateway: Gateway, client: Client, known: Known) -> None:
         super().__init__(gateway, client, known)
-        self._generation = -1
+        self._caller: Caller = known.caller
         self._grants: dict[str, Grant] = {}
         self.know(known)
 
@@ -49,6 +47,7 @@ class FastExchange(UsualAnswer):
         self._known = known
         self._form = known.form
         self._generation = -1
+        self._grants = {}
 
     def meet(self, caller: Caller) -> None:
         """Who calls has been found anew."""
@@ -67,23 +66,23 @@ class FastExchange(UsualAnswer):
 
     def admit(self, body: bytes) -> bool:  # noqa: C901 - see the module
         """The same for a body behind the head that is known."""
-        path = self._path
-        if not path.open or self._generation != path.generation:
-            return False
         try:
             asked = decode(body)
         except UNUSUAL:
             return False
-        grant = self._grants.get(asked.model)
-        wall = path.wall()
-        if grant is None or not grant.since <= wall < grant.until:
-            grant = self._find(asked.model)
+        path, till, grant = self._path, self._till, self._grants.get(asked.model)
+        wall, now = path.wall(), path.now()
+        if grant is None or till.grant is not grant:
+            grant = self._find(asked.model, grant, wall)
             if grant is None:
                 return False
-        target, crowds, ill = grant.only, self._crowds, self._ill
-        if self._strikes or (crowds and grant.deployment_id in crowds):
-            return False
-        if target is not None and (target.spot.in_flight >= target.slots or (ill and target.spot.where in ill)):
+        target = grant.only
+        if self._strikes or self._crowds or self._ill:
+            if self._strikes or grant.deployment_id in self._crowds:
+                return False
+            if target is not None and target.spot.where in self._ill:
+                return False
+        if target is not None and target.spot.in_flight >= target.slots:
             return False
 
         # What the engine will be sent
@@ -105,88 +104,63 @@ class FastExchange(UsualAnswer):
         asked.model = grant.engine_model
         sent = _encode(asked)
         if limit is not UNSET and limit < context:
-            sent = b'%b,"max_tokens":%d%b}' % (sent[:-1], limit, grant.more)
+            end = grant.end(limit)
         else:
-            limit = context
-            sent = grant.without_limit(sent)
+            limit, end = context, grant.end_without_limit(sent)
 
         # Whether it may go
-        now = path.now()
-        size, slot, connected = len(sent), int(now / SLOT_SECONDS), path.connected
-        units = size // 4 or 1
+        size = len(sent) - 1 + len(end)
+        units, prompt = size // 4 or 1, size + TEMPLATE_TOKENS
         units = (units if units < context else context) + limit
-        for pool in grant.rates:
-            if pool.turn != slot:
-                pool.turn_to(slot, now, connected=connected, workers=path.workers)
-            if pool.taken >= pool.most:
-                return False
-        for pool in grant.tokens:
-            if pool.turn != slot:
-                pool.turn_to(slot, now, connected=connected, workers=path.workers)
-            if pool.taken + units > pool.most or units > pool.limit:
-                return False
-        for pool in grant.seats:
-            if pool.turn != slot:
-                pool.turn_to(slot, now, connected=connected, workers=path.workers)
-            if pool.in_use >= pool.most:
-                return False
-        prompt = size + TEMPLATE_TOKENS
         cost = grant.dearest * (prompt if prompt < context else context) + grant.output_price * limit
-        purses = grant.purses
-        if purses and not path.funded:
+        if (
+            till.grant is not grant or now >= till.until
+            or till.left < 1 or till.tokens < units or till.money < cost
+        ) and not path.opens(grant, units, cost, now, wall):  # fmt: skip
             return False
-        for purse in purses:
-            if purse.claim - purse.spent - purse.reserved < cost or (connected and not purse.usable(now)):
-                return False
-
         if target is None:
-            target = self._choose(grant, sent, now)
+            target = self._choose(grant, sent[:-1] + end, now)
             if target is None:
+                return False
+            if till.grant is not grant and not path.opens(grant, units, cost, now, wall):
                 return False
 
         # It goes
+        till.left = left = till.left - 1
+        till.tokens = tokens = till.tokens - units
+        till.money -= cost
         lines = b""
-        if grant.rates:
-            for pool in grant.rates:
-                pool.taken += 1
-            lines = self._left(_RATES, grant.rates)
-        if grant.tokens:
-            for pool in grant.tokens:
-                pool.taken += units
-            lines += self._left(_TOKENS, grant.tokens)
-        for pool in grant.seats:
-            pool.taken += 1
-            pool.in_use += 1
-        for purse in purses:
-            purse.reserved += cost
-            purse.demand += cost
-        counts = grant.counts
-        counts.arrivals += 1
+        if till.shows == 3:
+            left += till.rates
+            own, held = till.own + till.returned, till.held
+            tokens += own if own < held else held
+            lines = till.form % (left, tokens) if left >= 0 <= tokens else till.lines()
+        elif till.shows:
+            lines = till.lines()
         ids = path.ids
         if not ids:
             path.make_ids()
-        event_id = path.moment(int(wall * 1000)) + ids.pop()
-        request_id = event_id.replace(b"-", b"")
-        self._stream, self._shown, self._sent, self._limit, self._lines = stream, shown, sent, limit, lines
-        self._units, self._cost, self._slot, self._wall, self._started = units, cost, slot, wall, now
-        self.request_id, self._event_id = request_id, event_id
+        request_id = path.moment(int(wall * 1000)) + ids.pop()
+        self._stream, self._shown, self._limit, self._lines = stream, shown, limit, lines
+        self._units, self._cost, self._slot, self._wall, self._started = units, cost, till.slot, wall, now
+        self.request_id = request_id
+        self._message = message = target.ask % (request_id, size, sent[:-1], end)
         self._client.began_fast(self, now)
         spot = target.spot
         idle = spot.idle
         if not idle:
             self._ask_longer(grant, target.replica)
             return True
-        counts.in_flight += 1
-        grant.waited[0] += 1
         spot.in_flight += 1
         upstream = idle.pop()
         upstream.fast = self
         self._grant, self._target, self._upstream = grant, target, upstream
         self._running.add(self)
-        record = (target.stream_stencil if stream else target.stencil).open(event_id, wall)
-        path.open_records[event_id] = record
-        path.records.append(record)
-        path.asks.append((upstream, b"%b%b\r\ncontent-length: %d\r\n\r\n%b" % (target.head, request_id, size, sent)))
+        stencil = target.stream_stencil if stream else target.stencil
+        if not stencil.opened and not stencil.ended:
+            path.touched.append(stencil)
+        stencil.opened.append((request_id, wall))
+        path.asks.append((upstream, message))
         if not path.due:
             path.later()
         return True
@@ -204,22 +178,11 @@ class FastExchange(UsualAnswer):
             gateway.router.health.sent(target.spot.where)
         return target
 
-    @staticmethod
-    def _left(template: bytes, pools: list[Pool]) -> bytes:
-        """x-ratelimit-* of the limit that is nearest to being used up."""
-        limit, least = 1, 1 << 62
-        for pool in pools:
-            left, held = pool.own_left + pool.back - pool.taken, pool.held_left - pool.taken
-            if held < left:
-                left = held
-            if left * limit < least * pool.limit:
-                limit, least = pool.limit, left
-        if least < 0:
-            least = 0
-        return template % (limit, least, b"0ms" if least >= limit else b"1m0s")
-
-    def _find(self, model: str) -> Grant | None:
+    def _find(self, model: str, known: Grant | None, wall: float) -> Grant | None:
+        """A grant that holds now."""
         path, endpoint = self._path, self._known.place.endpoint
-        if endpoint is None or self._generation != path.generation:
+        if endpoint is None or not path.open or self._generation != path.generation:
             return None
+        if known is not None and known.since <= wall < known.until:
+            return known
         return path.grant(self._caller, endpoint, model)

@@ -9,16 +9,18 @@ from berth_gateway.fast_request import UsualRequest
 from berth_gateway.fast_stream import FastStream, within
 from berth_gateway.grant import Grant
 from berth_gateway.meter import Counts
+from berth_gateway.records import event_id_of
 from berth_gateway.relay import Relay
 from berth_gateway.route import MAX_IDLE
 from berth_gateway.target import Target
 from berth_gateway.upstream import Upstream
 from berth_gateway.usual import UNUSUAL
+from berth_gateway.window import WINDOW_SLOTS
 
 MAX_ANSWER = 1024 * 1024  # bytes of an answer in pieces; a longer one is no usual one
-_REPLY = (
-    b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\nx-request-id: req_%b\r\n"
-    b"%bopenai-processing-ms: %d\r\n\r\n%b"
+_USAGE = (
+    b',"usage":{"prompt_tokens":%d,"completion_tokens":%d,"total_tokens":%d,"prompt_tokens_details":{"cached_tokens":%d},'
+    b'"completion_tokens_details":{"reasoning_tokens":%d}}}'
 )
 _STREAM_HEAD = (
     b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\ncontent-type: text/event-stream; charset=utf-8\r\n"
@@ -30,6 +32,8 @@ _encode = msgspec.json.Encoder().encode
 class UsualAnswer(UsualRequest):
     """Takes in what the engine sends."""
 
+    __slots__ = ()
+
     def came(self, data: bytes) -> None:  # noqa: C901 - see `fast`
         """Bytes of the answer."""
         grant, target, upstream, path, gateway = self._grant, self._target, self._upstream, self._path, self._gateway
@@ -39,7 +43,7 @@ class UsualAnswer(UsualRequest):
             data, self._part = self._part + data, b""
         spot = target.spot
         form = spot.form
-        if grant.generation != path.generation or gateway.draining or self._ill or self._strikes:
+        if grant.generation != path.generation or path.draining or self._ill or self._strikes:
             return self._hand_over(data)
         if self._stream:
             return self._flow_on(grant, upstream, data)
@@ -77,10 +81,11 @@ class UsualAnswer(UsualRequest):
         now = path.now()
         seconds = now - self._started
         request_id = self.request_id
-        reply = grant.plain % (
-            request_id, int(self._wall), encoded, prompt, completion, prompt + completion, cached, reasoning
+        tail = _USAGE % (prompt, completion, prompt + completion, cached, reasoning)
+        reply = grant.reply % (
+            grant.reply_size + len(encoded) + len(tail), request_id, self._lines, int(seconds * 1000),
+            request_id, int(self._wall), encoded, tail,
         )  # fmt: skip
-        reply = _REPLY % (len(reply), request_id, self._lines, int(seconds * 1000), reply)
         self._settle(grant, target, prompt, cached, completion, reasoning, now, seconds, reply)
         upstream.fast = None
         upstream.resume()
@@ -112,11 +117,12 @@ class UsualAnswer(UsualRequest):
         grant, target, upstream, gateway, path = self._grant, self._target, self._upstream, self._gateway, self._path
         if grant is None or target is None or upstream is None or first is None or grant.generation != path.generation:
             return False
-        if gateway.draining or self._ill or not within(counts, grant.context, self._limit):
+        if path.draining or self._ill or not within(counts, grant.context, self._limit):
             return False
         now = path.now()
         self._settle(grant, target, counts.prompt, counts.cached, counts.completion, counts.reasoning, now, first, data)
         self._flow = None
+        path.open_records.pop(event_id_of(self.request_id).encode(), None)  # what it had come to
         upstream.release()
         if self._crowds:
             gateway.places.freed(grant.deployment_id)
@@ -128,8 +134,35 @@ class UsualAnswer(UsualRequest):
         self, grant: Grant, target: Target, prompt: int, cached: int, completion: int, reasoning: int, now: float, first: float, data: bytes
     ) -> None:  # fmt: skip
         """Exactly once for each: what was really used stays used, the rest is free again, and the event is on its way to the disk."""
-        path, wall, event_id = self._path, self._wall, self._event_id
+        path, till = self._path, self._till
         units = self._units - prompt - completion
+        cost = completion * grant.output_price + (prompt - cached) * grant.input_price + cached * grant.cached_price
+        if till.grant is grant and till.slot - self._slot < WINDOW_SLOTS - 1:
+            if till.slot == self._slot:
+                till.back += units
+            else:
+                till.late[self._slot] = till.late.get(self._slot, 0) + units
+            till.returned += units
+            till.ended += 1
+            till.freed += self._cost
+            till.spent += cost
+        else:
+            self._settle_apart(grant, units, cost, now)
+        target.spot.in_flight -= 1
+        lasted, at_first = int((now - self._started) * 1e6 + 0.5), int(first * 1e6 + 0.5)
+        stencil = target.stream_stencil if self._stream else target.stencil
+        if not stencil.opened and not stencil.ended:
+            path.touched.append(stencil)
+        stencil.ended.append((self.request_id, self._wall, lasted, at_first, prompt, cached, completion, reasoning))
+        path.replies.append((self._client, data))
+        self._running.discard(self)
+        self._client.ended_fast()
+        self._grant = self._target = self._upstream = None
+
+    def _settle_apart(self, grant: Grant, units: int, cost: int, now: float) -> None:
+        """Another grant's requests are counted together at the moment."""
+        path = self._path
+        self._till.close()
         for pool in grant.tokens:
             if pool.turn == self._slot:
                 pool.back += units
@@ -139,21 +172,7 @@ class UsualAnswer(UsualRequest):
                 pool.give_back(self._slot, units, now)
         for pool in grant.seats:
             pool.in_use -= 1
-        cost = completion * grant.output_price + (prompt - cached) * grant.input_price + cached * grant.cached_price
         for purse in grant.purses:
             purse.reserved -= self._cost
             purse.spent += cost
         grant.counts.in_flight -= 1
-        target.spot.in_flight -= 1
-        lasted, at_first = int((now - self._started) * 1e6 + 0.5), int(first * 1e6 + 0.5)
-        stencil = target.stream_stencil if self._stream else target.stencil
-        record = stencil.settled(event_id, wall, lasted, at_first, prompt, cached, completion, reasoning)
-        del path.open_records[event_id]
-        path.records.append(record)
-        path.replies.append((self._client, data, record))
-        path.ended.append(
-            (grant, stencil, self.request_id, wall, lasted, at_first, prompt, cached, completion, reasoning)
-        )
-        self._running.discard(self)
-        self._client.ended_fast()
-        self._grant = self._target = self._upstream = None

@@ -11,12 +11,14 @@ from collections.abc import Callable
 from random import SystemRandom
 from typing import TYPE_CHECKING
 
-from berth_gateway import grant
+from berth_gateway import grant, records
 from berth_gateway.admit import Caller
 from berth_gateway.endpoint import Endpoint
 from berth_gateway.grant import Grant
+from berth_gateway.records import SETTLED, Part, ended_event, frame, frame_batch
 from berth_gateway.spool import SpoolFull
-from berth_gateway.stencil import Ended
+from berth_gateway.stencil import Ended, Stencil
+from berth_gateway.till import Till
 
 if TYPE_CHECKING:
     from berth_gateway.client import Client
@@ -27,8 +29,8 @@ if TYPE_CHECKING:
 MOST_GRANTS = 4000  # of about 5 KB
 IDS = 256
 randbytes = SystemRandom().randbytes
-_WIDTH = 23
-_RANDOM = (*range(2, 5), *range(7, 10), *range(11, 23))  # columns of random digits
+_WIDTH = 20
+_RANDOM = (*range(1, 4), *range(5, 20))  # columns of random digits
 MOST_ENDED = 128  # answers whose counting waits
 
 
@@ -45,13 +47,16 @@ class FastPath:
         self.funded = False  # whether what is held of budgets may be used
         self.workers = 1
         self.due = False
-        self.records: list[bytes] = []
+        self.till = Till()
+        self.touched: list[Stencil] = []  # those of requests that are not on record yet
         self.asks: list[tuple[Upstream, bytes]] = []
-        self.replies: list[tuple[Client, bytes, bytes]] = []  # client, answer, SETTLED record
-        self.ended: list[Ended] = []
+        self.replies: list[tuple[Client, bytes]] = []
+        self.ended: list[tuple[Stencil, list[Ended]]] = []  # on record, and not counted and logged yet
+        self._answers = 0  # in `ended`
         self.spool = gateway.spool
         self.open_records = gateway.spool.open_records
-        self.ids: list[bytes] = []  # what follows the moment in event ids that nobody has yet
+        self.draining = False
+        self.ids: list[bytes] = []  # what follows the moment in request ids that nobody has yet
         self._ms, self._moment = 0, b""
         self.now, self.wall = gateway.now, gateway.wall
         self._grants: dict[tuple[bytes, str], dict[str, Grant]] = {}
@@ -61,6 +66,7 @@ class FastPath:
 
     def forget(self) -> None:
         """Keys, routes, limits, prices or the link to Valkey may have changed."""
+        self.till.close()
         self.generation += 1
         self._grants = {}
         self._count = 0
@@ -68,7 +74,9 @@ class FastPath:
 
     def look(self) -> None:
         """Whether requests may come this way now; looked at several times a second and whenever something of it changes."""
+        self.till.close()
         gateway = self._gateway
+        self.draining = gateway.draining
         self.connected, self.workers = gateway.gate.connected, gateway.gate.workers
         self.funded = self.connected or gateway.gate.alone
         self.open = gateway.room and not gateway.draining and gateway.store.usable(gateway.wall()) is not None
@@ -91,18 +99,27 @@ class FastPath:
             self._count += 1
         return found
 
-    # Event ids are UUIDs of version 7: milliseconds since 1970, then 72 random bits
+    def opens(self, grant: Grant, units: int, cost: int, now: float, wall: float) -> bool:
+        """Whether the limits and budgets of a grant have room for a request; then it may be taken from `till`."""
+        if grant.purses and not self.funded:
+            return False
+        till = self.till
+        until = now + min(grant.until - wall, 1.0)
+        till.open(grant, now, until, connected=self.connected, workers=self.workers)
+        return till.left >= 1 and till.tokens >= units and till.money >= cost
+
+    # Request ids are UUIDs of version 7: milliseconds since 1970, then 72 random bits
 
     def moment(self, ms: int) -> bytes:
-        """What the event ids of this millisecond begin with."""
+        """What the request ids of this millisecond begin with."""
         if ms != self._ms:
             self._ms = ms
-            self._moment = b"%08x-%04x" % (ms >> 16, ms & 0xFFFF)
+            self._moment = b"%012x" % ms
         return self._moment
 
     def make_ids(self) -> None:
         """Many at once: a column of their digits is one stroke."""
-        row = bytearray(b"-7...-9...-............") * IDS
+        row = bytearray(b"7...9...............") * IDS
         digits, width = randbytes(IDS * 9).hex().encode(), len(_RANDOM)
         for at, column in enumerate(_RANDOM):
             row[column::_WIDTH] = digits[at::width]
@@ -119,14 +136,20 @@ class FastPath:
     def flush(self) -> None:
         """Puts on record what has come and what has ended; then sends it on."""
         self.due = False
-        records, asks, replies = self.records, self.asks, self.replies
-        if not records:
+        touched, asks, replies = self.touched, self.asks, self.replies
+        if not touched:
             return
-        self.records, self.asks, self.replies = [], [], []
+        self.touched, self.asks, self.replies = [], [], []
+        parts: list[Part] = []
+        for stencil in touched:
+            part, ended = stencil.take()
+            parts.append(part)
+            if ended:
+                self.ended.append((stencil, ended))
         try:
-            self.spool.write(b"".join(records), len(replies))
+            self.spool.write(frame_batch(parts), len(replies))
         except SpoolFull:
-            asks = self._without_room(asks, replies)
+            asks = self._without_room(asks, touched, parts)
         for upstream, message in asks:
             wire = upstream.wire
             if wire is not None:
@@ -136,17 +159,19 @@ class FastPath:
                     continue  # it is closing; that it is gone will be told, and the request then tries another
         if replies:
             now = self.now()
-            for client, reply, _ in replies:
+            for client, reply in replies:
                 client.answered_fast(reply, now)
-            if len(self.ended) >= MOST_ENDED:
+            self._answers += len(replies)
+            if self._answers >= MOST_ENDED:
                 self.work()
 
     def _without_room(
-        self, asks: list[tuple[Upstream, bytes]], replies: list[tuple[Client, bytes, bytes]]
+        self, asks: list[tuple[Upstream, bytes]], touched: list[Stencil], parts: list[Part]
     ) -> list[tuple[Upstream, bytes]]:
         """The disk did not take them together. What has ended waits for room; of what has come, nothing is sent without a record."""
-        for _, _, record in replies:
-            self.spool.settle_record(record)
+        for stencil, (_, _, some) in zip(touched, parts, strict=True):
+            for ended in some:
+                self.spool.settle_record(frame(SETTLED, ended_event(stencil.common, records.Ended(*ended))))
         for upstream, _ in asks:
             exchange: FastExchange | None = upstream.fast
             if exchange is not None:
@@ -155,22 +180,24 @@ class FastPath:
 
     def work(self) -> None:
         """Counts and logs what has ended since the last time."""
-        ended, self.ended = self.ended, []
+        self.till.close()
+        ended, self.ended, self._answers = self.ended, [], 0
         if not ended:
             return
         gateway = self._gateway
-        by_grant: dict[Grant, list[Ended]] = {}
-        for each in ended:
-            some = by_grant.get(each[0])
-            if some is None:
-                some = by_grant[each[0]] = []
-            some.append(each)
+        by_stencil: dict[Stencil, list[Ended]] = {}
+        for stencil, some in ended:
+            known = by_stencil.get(stencil)
+            if known is None:
+                by_stencil[stencil] = some
+            else:
+                known += some
         at = b"%.3f" % self.wall()
-        for found, some in by_grant.items():
-            sums = gateway.raw_telemetry.ended_well(found.deployment_id, found.endpoint.name, some)
-            gateway.raw_loads.ended_well(found.deployment_id, sums)
+        for stencil, some in by_stencil.items():
+            sums = gateway.raw_telemetry.ended_well(stencil.deployment_id, stencil.endpoint, some)
+            gateway.raw_loads.ended_well(stencil.deployment_id, sums)
             if gateway.config.log_requests:
-                gateway.log.add_lines([each[1].line(at, each) for each in some])
+                gateway.log.add_lines(stencil.lines(at, some), len(some))
 
 
 def _at_once(what: Callable[[], None]) -> None:

@@ -17,6 +17,7 @@ from berth_gateway.fast_stream import FastStream
 from berth_gateway.grant import Grant
 from berth_gateway.limits import Permit
 from berth_gateway.pools import Kind
+from berth_gateway.records import OPEN, event_id_of, frame, opened_event
 from berth_gateway.target import Target
 
 if TYPE_CHECKING:
@@ -29,9 +30,38 @@ if TYPE_CHECKING:
 class UsualRequest:
     """One connection's usual requests, one after the other. Stands among the gateway's exchanges while one runs."""
 
+    __slots__ = (
+        "_client",
+        "_cost",
+        "_crowds",
+        "_flow",
+        "_gateway",
+        "_grant",
+        "_ill",
+        "_known",
+        "_limit",
+        "_lines",
+        "_message",
+        "_part",
+        "_path",
+        "_running",
+        "_shown",
+        "_slot",
+        "_started",
+        "_stream",
+        "_strikes",
+        "_target",
+        "_till",
+        "_units",
+        "_upstream",
+        "_wall",
+        "request_id",
+    )
+
     def __init__(self, gateway: Gateway, client: Client, known: Known) -> None:
         self._gateway = gateway
         self._path: FastPath = gateway.fast
+        self._till = gateway.fast.till
         self._client = client
         self._known = known
         self._running = gateway.exchanges
@@ -44,7 +74,7 @@ class UsualRequest:
         self._target: Target | None = None
         self._units = self._cost = self._limit = self._slot = 0
         self._wall = self._started = 0.0
-        self._sent = self.request_id = self._event_id = b""
+        self._message = self.request_id = b""
         self._stream = False
         self._shown: Any = UNSET  # whether a client that streams wants to see the usage
         self._flow: FastStream | None = None
@@ -68,6 +98,8 @@ class UsualRequest:
             self._path.flush()
         facts = self._facts(grant)
         permit = self._permit(grant, facts)
+        event_id, record = self.opened()
+        gateway.spool.open_records.setdefault(event_id, record)
         exchange = Exchange(gateway, client, facts, permit)
         flow, self._flow = self._flow, None
         upstream.fast = None
@@ -81,6 +113,9 @@ class UsualRequest:
 
     def _ask_longer(self, grant: Grant, replica: Replica) -> None:
         """Goes on as an exchange that has this replica, and no connection to it yet. Limits have been taken."""
+        self._till.close()
+        grant.counts.in_flight -= 1  # it is counted when it is sent
+        grant.waited[0] -= 1
         facts = self._facts(grant)
         permit = self._permit(grant, facts)
         exchange = Exchange(self._gateway, self._client, facts, permit)
@@ -92,7 +127,7 @@ class UsualRequest:
     def _facts(self, grant: Grant) -> Facts:
         request_id = self.request_id.decode()
         prepared = Prepared(
-            body=self._sent,
+            body=self._message.partition(b"\r\n\r\n")[2],
             stream=self._stream,
             include_usage=self._shown is True,
             choices=1,
@@ -102,7 +137,7 @@ class UsualRequest:
         )
         return Facts(
             request_id=f"req_{request_id}",
-            event_id=self._event_id.decode(),
+            event_id=event_id_of(self.request_id),
             caller=grant.caller,
             route=grant.route,
             endpoint=grant.endpoint,
@@ -112,7 +147,17 @@ class UsualRequest:
             patience=admit.patience_of(self._known.head),
         )
 
+    def opened(self) -> tuple[bytes, bytes]:
+        """The event's id, and its record as it was when the request came."""
+        target = self._target
+        if target is None:
+            raise RuntimeError("nothing runs here")
+        common = (target.stream_stencil if self._stream else target.stencil).common
+        event = opened_event(common, self.request_id, self._wall)
+        return event.event_id.encode(), frame(OPEN, event)
+
     def _permit(self, grant: Grant, facts: Facts) -> Permit:
+        self._till.close()
         permit = Permit(demand_of(facts), grant.budgets)
         for pool in grant.pools:
             pool.fold()

@@ -9,21 +9,27 @@ _MOST_DIGITS = 16
 class Form:
     """A head but for the number in Content-Length: the bytes before it and behind it, and how many they are.
 
-    `digits`: of the number that was seen last, because the next will probably have as many.
+    `digits`: of the number that was seen last, because the next will probably have as many. `head`: the one that came last, and
+    `size` of what it came with, because clients repeat themselves.
     """
 
-    __slots__ = ("at", "before", "behind", "digits", "skip")
+    __slots__ = ("at", "before", "behind", "digits", "head", "head_size", "size", "skip")
 
     def __init__(self, before: bytes, behind: bytes, digits: int = 1) -> None:
         self.before, self.behind, self.digits = before, behind, digits
         self.at, self.skip = len(before), len(behind)
+        self.head, self.head_size, self.size = b"", 0, 0
 
     def body(self, data: bytes) -> bytes | None:
         """What follows the head, if `data` is a head of this form and exactly the body that it announces."""
+        if len(data) == self.size and data[: self.head_size] == self.head:
+            return data[self.head_size :]
         end = self.at + self.digits + self.skip
         body = data[end:]
         # One comparison of slices: startswith() and find() take longer to read their arguments than to do their work.
-        if data[:end] == b"%b%d%b" % (self.before, len(body), self.behind):
+        head = b"%b%d%b" % (self.before, len(body), self.behind)
+        if data[:end] == head:
+            self.head, self.head_size, self.size = head, end, len(data)
             return body
         return self._searched(data)
 

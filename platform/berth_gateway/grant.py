@@ -26,10 +26,24 @@ if TYPE_CHECKING:
     from berth_gateway.gateway import Gateway
 
 
+_REPLY = (
+    b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\nx-request-id: req_%b\r\n"
+    b"%bopenai-processing-ms: %d\r\n\r\n"
+)
+_RATES = (
+    b"x-ratelimit-limit-requests: %d\r\nx-ratelimit-remaining-requests: %%d\r\nx-ratelimit-reset-requests: 1m0s\r\n"
+)
+_TOKENS = b"x-ratelimit-limit-tokens: %d\r\nx-ratelimit-remaining-tokens: %%d\r\nx-ratelimit-reset-tokens: 1m0s\r\n"
+_MOST_TAILS = 64
+
+
 class Grant:
     """`only`: the replica, where there is but one. `since` and `until` in Unix seconds, prices in 10^-12 of the currency for a token."""
 
     __slots__ = (
+        "_form",
+        "_form_of",
+        "_tails",
         "_targets",
         "before",
         "budgets",
@@ -47,10 +61,11 @@ class Grant:
         "more",
         "only",
         "output_price",
-        "plain",
         "pools",
         "purses",
         "rates",
+        "reply",
+        "reply_size",
         "route",
         "seats",
         "since",
@@ -71,7 +86,9 @@ class Grant:
             self.until = float(caller.key.expires_at)
         self._limit(gateway, wall)
         self._price(wall)
-        self._describe()
+        self._describe(wall)
+        self._tails: dict[int, bytes] = {}
+        self._form, self._form_of = b"", (0, 0)
         self.counts = gateway.loads.of(route.deployment_id)
         self.waited = gateway.telemetry.queue.cell(route.deployment_id)[0]
         self._targets: dict[Address, Target] = {}
@@ -106,7 +123,7 @@ class Grant:
         self.dearest = max(self.input_price, self.cached_price)
         self.until = min([self.until, *(each.valid_from for each in prices if each.valid_from > wall)])
 
-    def _describe(self) -> None:
+    def _describe(self, wall: float) -> None:
         """What engines are told and clients are given."""
         route = self.route
         self.context, self.engine_model = route.context_length, route.engine_model
@@ -115,26 +132,42 @@ class Grant:
         more = msgspec.json.encode(chat_fields(route))[1:-1]
         self.more = b"," + more if more else b""
         model = msgspec.json.encode(route.name).replace(b"%", b"%%")
-        self.plain = (
-            b'{"id":"%b%%b","object":"%b","created":%%d,"model":%b,"choices":%%b,"usage":{"prompt_tokens":%%d,'
-            b'"completion_tokens":%%d,"total_tokens":%%d,"prompt_tokens_details":{"cached_tokens":%%d},'
-            b'"completion_tokens_details":{"reasoning_tokens":%%d}}}'
-        ) % (self.endpoint.id_prefix.encode(), self.endpoint.answer_object.encode(), model)
+        # An answer: length, request id, lines about limits, milliseconds, request id, time, choices, `tail`.
+        body = (b'{"id":"%b%%b","object":"%b","created":%%d,"model":%b,"choices":%%b%%b') % (
+            self.endpoint.id_prefix.encode(), self.endpoint.answer_object.encode(), model
+        )  # fmt: skip
+        self.reply = _REPLY + body
+        self.reply_size = len(body % (b"0" * 32, int(wall), b"", b""))  # but for choices and `tail`
+        self.until = min(self.until, float(10 ** len(b"%d" % int(wall))))  # the time has another length then
         self.before = (b'data: {"id":"%b%%b","object":"%b","created":%%d,"model":%b,"choices":') % (
             self.endpoint.id_prefix.encode(),
             self.endpoint.chunk_object.encode(),
             model,
         )
 
-    def without_limit(self, sent: bytes) -> bytes:
-        """An encoded body whose answer may take all that is left of the context (`surfaces.common.answer_limit`)."""
+    def form(self, requests: int, tokens: int) -> bytes:
+        """The x-ratelimit-* lines for these limits but for what remains; 0: there is none."""
+        if self._form_of != (requests, tokens):
+            lines = _RATES % requests if requests else b""
+            self._form, self._form_of = lines + _TOKENS % tokens if tokens else lines, (requests, tokens)
+        return self._form
+
+    def end(self, limit: int) -> bytes:
+        """How an encoded body whose answer may have so many tokens ends, instead of with its last brace."""
+        found = self._tails.get(limit)
+        if found is None:
+            found = b',"max_tokens":%d%b}' % (limit, self.more)
+            if len(self._tails) < _MOST_TAILS:
+                self._tails[limit] = found
+        return found
+
+    def end_without_limit(self, sent: bytes) -> bytes:
+        """The same where the answer may take all that is left of the context (`surfaces.common.answer_limit`)."""
         context = self.context
         told = context
         if self.fills_context:
             told = context - min(context, len(sent) + TEMPLATE_TOKENS)
-        if told >= context // 2:
-            return b'%b,"max_tokens":%d%b}' % (sent[:-1], told, self.more)
-        return b"%b%b}" % (sent[:-1], self.more) if self.more else sent
+        return self.end(told) if told >= context // 2 else self.more + b"}"
 
 
 def find(gateway: Gateway, caller: Caller, endpoint: Endpoint, model: str, wall: float) -> Grant | None:

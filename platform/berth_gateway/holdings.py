@@ -187,6 +187,8 @@ class Holdings:
 
     @property
     def pools(self) -> list[Pool]:
+        for pool in self._pools.values():
+            pool.fold()
         return list(self._pools.values())
 
     @property

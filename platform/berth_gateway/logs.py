@@ -107,6 +107,7 @@ class Log:
     def __init__(self, fd: int = 2) -> None:
         self._fd = fd
         self._lines: list[bytes] = []
+        self._count = 0
 
     def info(self, event: str, **fields: Value) -> None:
         self._add("info", event, fields)
@@ -120,11 +121,13 @@ class Log:
         self.add_line(request_line(round(time.time(), 3), request_id, event))
 
     def add_line(self, line: bytes) -> None:
-        self.add_lines([line])
+        self.add_lines(line, 1)
 
-    def add_lines(self, lines: list[bytes]) -> None:
-        self._lines += lines
-        if len(self._lines) >= 256:
+    def add_lines(self, lines: bytes, count: int) -> None:
+        """Several in one piece."""
+        self._lines.append(lines)
+        self._count += count
+        if self._count >= 256:
             self.flush()
 
     def _add(self, level: str, event: str, fields: dict[str, Value]) -> None:
@@ -132,15 +135,14 @@ class Log:
         for name, value in fields.items():
             if name in FIELDS and value is not None:
                 line[name] = value[:200] if isinstance(value, str) else value
-        self._lines.append(_encode(line))
-        if len(self._lines) >= 256:
-            self.flush()
+        self.add_line(_encode(line))
 
     def flush(self) -> None:
         if not self._lines:
             return
         data = b"\n".join(self._lines) + b"\n"
         self._lines.clear()
+        self._count = 0
         try:
             while data:
                 data = data[os.write(self._fd, data) :]

@@ -8,9 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from enum import Enum, auto
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from berth_gateway.window import Window, slot_of
+
+if TYPE_CHECKING:
+    from berth_gateway.till import Till
 
 KNOWN_SECONDS = 0.25  # how long "nothing is left" is believed before it is asked again
 TELL_SECONDS = 0.25  # how long uses and what is given back may wait to be told
@@ -55,7 +58,7 @@ class Pool:
 
     Within a tenth of a second the fast path (`fast`) counts here in plain numbers, between two calls of anything else: `turn` is that
     slot (-1: nothing is counted so), `most` what may be taken in it, `taken` and `back` what was, `own_left` and `held_left` what
-    was left at its beginning. Every other use folds these in first.
+    was left at its beginning; `till` counts for it meanwhile. Every other use folds these in first.
     """
 
     def __init__(self, subject: str, kind: Kind, limit: int) -> None:
@@ -79,6 +82,7 @@ class Pool:
         self.turn = -1
         self.most = self.taken = self.back = self.own_left = self.held_left = 0
         self._turned_at = 0.0
+        self.till: Till | None = None
 
     # The fast path
 
@@ -99,6 +103,8 @@ class Pool:
 
     def fold(self) -> None:
         """Ends the turn: what was counted in it becomes part of the window."""
+        if self.till is not None:
+            self.till.close()
         slot, taken, back = self.turn, self.taken, self.back
         if slot < 0:
             return

@@ -7,10 +7,13 @@ workers' claims never exceeds the limit, and a worker promises no more than its 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from berth_gateway.contract import Budget, Period
 from berth_gateway.pools import Answer
+
+if TYPE_CHECKING:
+    from berth_gateway.till import Till
 
 LEASE_SECONDS = 20.0  # a worker that has not been heard for so long uses nothing that is not in use already
 MARGIN_SECONDS = 2.0  # it stops this much earlier than others stop counting on it
@@ -38,8 +41,31 @@ class PurseReply(NamedTuple):
     roomy: bool  # enough is left for fetching ahead
 
 
+class _Counted:
+    """A number of a purse that usual requests count elsewhere for a moment (`till`): whoever asks for it closes that first."""
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = f"_{name}"
+
+    def __get__(self, purse: Purse, owner: type | None = None) -> int:
+        if purse.till is not None:
+            purse.till.close()
+        found: int = getattr(purse, self._name)
+        return found
+
+    def __set__(self, purse: Purse, value: int) -> None:
+        if purse.till is not None:
+            purse.till.close()
+        setattr(purse, self._name, value)
+
+
 class Purse:
+    """`reserved`: the worst cost of what runs. `demand`: what was reserved since the last tick. `till`: counts for it at the moment."""
+
+    claim, spent, reserved, demand = _Counted(), _Counted(), _Counted(), _Counted()
+
     def __init__(self, budget: Budget, period: Period) -> None:
+        self.till: Till | None = None
         self.budget = budget
         self.period = period
         self.limit = budget.limit_pico

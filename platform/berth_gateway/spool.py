@@ -1,15 +1,15 @@
 """Usage on disk before anything depends on it: an append-only spool that survives a killed process at any point.
 
 Two kinds of record: OPEN is written before a request goes to an engine, and again while it runs, and holds the event as
-it would have to be if the gateway died now; SETTLED holds the event as it became. At start, what is open and not settled
-is settled. Settled events are numbered; a position is the number of the next one. Whole segments are deleted once the
-control plane says that their events are in PostgreSQL.
+it would have to be if the gateway died now; SETTLED holds the event as it became. A BATCH is many of both in one
+(`records`). At start, what is open and not settled is settled. Settled events are numbered; a position is the number of
+the next one. Whole segments are deleted once the control plane says that their events are in PostgreSQL.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from berth_gateway.contract import UsageEvent
@@ -31,6 +31,7 @@ class Spool:
         self._segments: list[Segment] = []
         # By event id, as they stand in the file: carried into each new segment.
         self.open_records: dict[bytes, bytes] = {}
+        self.usual: Callable[[], dict[bytes, bytes]] = dict  # the same of usual requests, which are not among them
         self._late: list[bytes] = []  # settled, but the disk was full
         self._fd = -1
         self._unsynced: list[int] = []  # descriptors of finished segments, to be synced and closed
@@ -109,6 +110,10 @@ class Spool:
             except SpoolFull:
                 return
 
+    def running(self) -> dict[bytes, bytes]:
+        """The records of everything that is open, by event id."""
+        return {**self.usual(), **self.open_records}
+
     def has_room(self) -> bool:
         """Whether the disk has room for what running requests will write."""
         disk = os.statvfs(self._folder)
@@ -139,7 +144,7 @@ class Spool:
     def _rotate(self) -> None:
         """A new segment, beginning with what is open, so that older ones can be deleted whole."""
         try:
-            self._begin_segment(self.next_position, self.open_records.values())
+            self._begin_segment(self.next_position, self.running().values())
         except (OSError, SpoolFull):
             self.failures += 1  # the old segment just grows on
 
@@ -226,7 +231,7 @@ class Spool:
         self.sync()
         pending = [e for s in self._segments for k, e in read_records(s.path, s.size) if k == SETTLED]
         try:
-            self._begin_segment(position, self.open_records.values())
+            self._begin_segment(position, self.running().values())
             for event in pending:
                 self._write(frame(SETTLED, event), 1)
         except (OSError, SpoolFull):

@@ -12,19 +12,21 @@ _NO_BOUND = 1 << 62
 
 
 class Target:
-    """`head`: what a request to it begins with, up to its id. `slots`: requests that this process may have there at most."""
+    """`ask`: a request to it, for its id, the length of its body, and that in two parts. `slots`:
+    requests that this process may have there at most."""
 
-    __slots__ = ("head", "replica", "slots", "spot", "stencil", "stream_stencil")
+    __slots__ = ("ask", "replica", "slots", "spot", "stencil", "stream_stencil")
 
     def __init__(
         self, gateway: str, caller: Caller, route: Route, endpoint: Endpoint, replica: Replica, spot: Spot, workers: int
     ) -> None:
         self.replica, self.spot = replica, spot
         self.slots = _NO_BOUND if replica.slots is None else share(replica.slots, workers)
-        self.head = (
+        head = (
             f"POST {endpoint.path} HTTP/1.1\r\nhost: {replica.host}:{replica.port}\r\n"
             f"authorization: Bearer {replica.secret}\r\ncontent-type: application/json\r\nx-request-id: req_"
         ).encode("latin-1")
+        self.ask = head.replace(b"%", b"%%") + b"%b\r\ncontent-length: %d\r\n\r\n%b%b"
         revision = route.revision if replica.revision is None else replica.revision
         told = (gateway, caller.org.org_id, caller.key.key_id, route.deployment_id, revision, endpoint.name)
         self.stencil = Stencil(*told, stream=False)

@@ -201,7 +201,7 @@ class Telemetry:
         prompt = cached = completion = reasoning = decoded = 0
         duration, to_first, decoding, latest = 0, 0, 0, 0.0
         durations, firsts = usual.duration[0], usual.first[0]
-        for _, _, _, wall, lasted, first, of_prompt, of_cached, tokens, of_reasoning in ended:
+        for _, wall, lasted, first, of_prompt, of_cached, tokens, of_reasoning in ended:
             prompt += of_prompt
             cached += of_cached
             completion += tokens

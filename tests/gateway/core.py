@@ -7,14 +7,12 @@ from pathlib import Path
 from typing import Any
 from zlib import crc32
 
-import msgspec
-
 from berth_gateway.client import Client
 from berth_gateway.config import Config
 from berth_gateway.contract import UsageEvent
 from berth_gateway.gateway import Gateway
 from berth_gateway.logs import Log
-from berth_gateway.records import HEADER, SETTLED
+from berth_gateway.records import HEADER, SETTLED, unpack
 from berth_gateway.snapshot import SnapshotStore, Verdict
 from berth_gateway.spool import Spool
 from berth_gateway.upstream import Upstream
@@ -167,12 +165,12 @@ class Core:
 
 def unpacked(records: bytes) -> list[tuple[int, UsageEvent]]:
     """Kind and event of each record."""
-    out = []
+    out: list[tuple[int, UsageEvent]] = []
     while records:
         length, crc, kind = HEADER.unpack(records[: HEADER.size])
         payload, records = records[HEADER.size : HEADER.size + length], records[HEADER.size + length :]
         assert crc32(payload, kind) == crc
-        out.append((kind, msgspec.msgpack.decode(payload, type=UsageEvent)))
+        out += unpack(kind, payload)
     return out
 
 
@@ -184,7 +182,7 @@ class _Lines(Log):
         self.written: list[bytes] = []
 
     def flush(self) -> None:
-        self.written += self._lines
+        self.written += [line for lines in self._lines for line in lines.split(b"\n")]
         self._lines.clear()
 
 

@@ -139,7 +139,7 @@ class Way:
             "pools": pools,
             "purses": {p.name: (p.claim, p.spent, p.reserved) for p in gateway.gate.purses},
             "loads": {name: msgspec.msgpack.decode(load) for name, load in loads.items()},
-            "running": (len(gateway.exchanges), gateway.router.in_flight(), len(gateway.spool.open_records)),
+            "running": (len(gateway.exchanges), gateway.router.in_flight(), len(gateway.spool.running())),
             "metrics": gateway.metrics(),
             "log": sorted(lines, key=str),
         }
@@ -306,7 +306,7 @@ def way(tmp_path: Path) -> Iterator[Way]:
 def is_empty(way: Way) -> bool:
     gateway = way.core.gateway
     held = [pool.in_use for pool in gateway.gate.pools] + [purse.reserved for purse in gateway.gate.purses]
-    return not (gateway.exchanges or gateway.router.in_flight() or gateway.spool.open_records or any(held))
+    return not (gateway.exchanges or gateway.router.in_flight() or gateway.spool.running() or any(held))
 
 
 def test_records_of_several_requests_are_one_write_and_come_before_their_bytes(way: Way) -> None:

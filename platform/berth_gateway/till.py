@@ -1,0 +1,176 @@
+"""What the requests of one grant may take from their limits and budgets without asking each of them, and what they have taken. Pure.
+
+Open for one grant at a time, within one slot of the window, so that a request costs a few sums whatever the number of its limits. Whoever
+else looks at one of these limits, budgets or counts closes it first (`Pool.fold`, `Purse.fold`, `FastPath.work`) and finds everything
+where it belongs; so both ways always say the same.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from berth_gateway.pools import Pool
+from berth_gateway.purse import LEASE_SECONDS, MARGIN_SECONDS
+from berth_gateway.window import SLOT_SECONDS
+
+if TYPE_CHECKING:
+    from berth_gateway.grant import Grant
+
+MANY = 1 << 100
+_EDGE = 1e-3  # seconds before a bound in which it is looked at anew each time
+
+
+class Till:
+    """`grant`: whose it is now; None: closed. `left`, `tokens`, `money`: requests, tokens and cost that may still be taken before `until`.
+
+    Of the x-ratelimit-* lines: `form`; `rates` is to be added to `left`; `own` and `returned`, or `held` if that is less, to `tokens`.
+    """
+
+    __slots__ = (
+        "_connected",
+        "_left",
+        "_money",
+        "_now",
+        "_tokens",
+        "back",
+        "ended",
+        "form",
+        "freed",
+        "grant",
+        "held",
+        "late",
+        "left",
+        "money",
+        "own",
+        "rates",
+        "returned",
+        "shows",
+        "slot",
+        "spent",
+        "tokens",
+        "until",
+    )
+
+    def __init__(self) -> None:
+        self.grant: Grant | None = None
+        self.until = self._now = 0.0
+        self.slot = -1
+        self.left = self.tokens = self.money = self._left = self._tokens = self._money = 0
+        self.back = self.ended = self.freed = self.spent = 0
+        self.own = self.returned = self.held = self.rates = 0
+        self.form = b""
+        self.shows = 0  # 1: limits of requests, 2: of tokens, 3: both, 4: several of tokens
+        self.late: dict[int, int] = {}  # tokens not used after all, by the earlier slot in which they were taken
+        self._connected = False
+
+    def open(self, grant: Grant, now: float, until: float, *, connected: bool, workers: int) -> None:
+        """`until`: when the grant ends, on the loop's clock."""
+        self.close()
+        slot = int(now / SLOT_SECONDS)
+        left = tokens = money = MANY
+        until = min(until - _EDGE, (slot + 1) * SLOT_SECONDS - 1e-6)
+        for pool in grant.pools:
+            if pool.turn != slot:
+                pool.turn_to(slot, now, connected=connected, workers=workers)
+        for pool in grant.rates:
+            left = min(left, pool.most - pool.taken)
+        for pool in grant.seats:
+            left = min(left, pool.most - pool.in_use)
+        for pool in grant.tokens:
+            tokens = min(tokens, pool.most - pool.taken, pool.limit)
+        for purse in grant.purses:
+            money = min(money, purse.free)
+            if connected:
+                until = min(until, purse.heard_at + LEASE_SECONDS - MARGIN_SECONDS - _EDGE)
+                if not purse.usable(now):
+                    money = -1
+        self.slot, self.until, self._now, self._connected = slot, until, now, connected
+        self.left, self.tokens, self.money = left, tokens, money
+        self.back = self.ended = self.freed = self.spent = self.returned = 0
+        self._show(grant)
+        self._left, self._tokens, self._money = self.left, tokens, money
+        self.grant = grant
+        for pool in grant.pools:
+            pool.till = self
+        for purse in grant.purses:
+            purse.till = self
+
+    def close(self) -> None:
+        grant, self.grant = self.grant, None
+        if grant is None:
+            return
+        came, tokens, money = self._left - self.left, self._tokens - self.tokens, self._money - self.money
+        running = came - self.ended
+        for pool in grant.pools:
+            pool.till = None
+        for pool in grant.rates:
+            pool.taken += came
+        for pool in grant.seats:
+            pool.taken += came
+            pool.in_use += running
+        for pool in grant.tokens:
+            pool.taken += tokens
+            pool.back += self.back
+            if not self._connected:
+                pool.most += self.back
+        for purse in grant.purses:
+            purse.till = None
+            purse.reserved += money - self.freed
+            purse.demand += money
+            purse.spent += self.spent
+        counts = grant.counts
+        counts.arrivals += came
+        counts.in_flight += running
+        grant.waited[0] += came
+        if self.late:
+            late, self.late = self.late, {}
+            for slot, units in late.items():
+                for pool in grant.tokens:
+                    pool.give_back(slot, units, self._now)
+
+    # What clients are told
+
+    def _show(self, grant: Grant) -> None:
+        rates, tokens = grant.rates, grant.tokens
+        request_limit = token_limit = self.shows = 0
+        if rates:
+            pool, now_left = _tightest(rates, 1)
+            if len(rates) > 1 and _tightest(rates, self.left)[0] is not pool:
+                self.left = min(self.left, 1)  # another will be nearer to being used up, so it is looked again
+            request_limit, self.rates, self.shows = pool.limit, now_left + 1 - self.left, 1
+        if len(tokens) > 1:
+            self.shows |= 4
+        elif tokens:
+            pool = tokens[0]
+            token_limit = pool.limit
+            self.own = pool.own_left + pool.back - pool.taken - self.tokens
+            self.held = pool.held_left - pool.taken - self.tokens
+            self.shows |= 2
+        if self.shows:
+            self.form = grant.form(request_limit, token_limit)
+
+    def lines(self) -> bytes:
+        """x-ratelimit-* of the limits that are nearest to being used up, behind what was taken last."""
+        grant, shows = self.grant, self.shows
+        if grant is None or not shows:
+            return b""
+        requests = max(0, self.left + self.rates)
+        if shows & 4:
+            taken, back = self._tokens - self.tokens, self.returned
+            pool, left = _tightest(grant.tokens, taken, back)
+            form = grant.form(_tightest(grant.rates, 1)[0].limit if shows & 1 else 0, pool.limit)
+            return form % ((requests, max(0, left)) if shows & 1 else max(0, left))
+        tokens = max(0, self.tokens + min(self.own + self.returned, self.held))
+        return self.form % ((requests, tokens) if shows == 3 else requests if shows == 1 else tokens)
+
+
+def _tightest(pools: list[Pool], taken: int, back: int = 0) -> tuple[Pool, int]:
+    """The limit that is nearest to being used up once so much more is taken, and what is left of it then."""
+    found, limit, least = pools[0], 1, 1 << 62
+    for pool in pools:
+        left, held = pool.own_left + pool.back + back - pool.taken - taken, pool.held_left - pool.taken - taken
+        if held < left:
+            left = held
+        if left * limit < least * pool.limit:
+            found, limit, least = pool, pool.limit, left
+    return found, least

@@ -52,6 +52,27 @@ class ScaledOut(serializers.Serializer[Any]):
     reason = serializers.CharField()
 
 
+class PassedOut(serializers.Serializer[Any]):
+    """A quantization that was made or tried, and why it is not used."""
+
+    quantization = serializers.CharField()
+    reason = serializers.CharField()
+    message = serializers.CharField()
+
+
+class PreparationOut(serializers.Serializer[Any]):
+    """Files that are made before it can run with them."""
+
+    state = serializers.ChoiceField(choices=["open", "failed"])
+    quantization = serializers.CharField()
+    step = serializers.ChoiceField(choices=["waiting", "queued", "converting", "measuring", "storing"])
+    percent = serializers.IntegerField(allow_null=True, help_text="Of the step")
+    seconds_left = serializers.FloatField(allow_null=True, help_text="Of the step")
+    passed = PassedOut(many=True)
+    code = serializers.CharField(help_text="Why it failed")
+    message = serializers.CharField()
+
+
 class StatusOut(serializers.Serializer[Any]):
     state = serializers.ChoiceField(choices=State.choices)
     state_since = serializers.DateTimeField()
@@ -64,6 +85,7 @@ class StatusOut(serializers.Serializer[Any]):
     wanted = serializers.IntegerField()
     least = serializers.IntegerField()
     most = serializers.IntegerField()
+    preparation = PreparationOut(allow_null=True, help_text="null: all files are there")
     rollout = RolloutOut(allow_null=True)
     scaling = ScaledOut(many=True, help_text="Latest changes of the number of replicas, newest first")
     decision = ScalingDecisionOut(allow_null=True, help_text="The latest one of scaling; null: nothing was decided yet")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from django.db import models
 
 from berth.catalog.models import Artefact, ModelVersion
+from berth.deployments.preparation import Preparation as Preparation
 from berth.orgs.limits import Limited
 from berth.orgs.models import Organisation, User
 from berth.orgs.tenancy import OrgOwned

@@ -77,6 +77,8 @@ def upcoming(deployment: Deployment, replicas: Sequence[Replica], times: Usual) 
     match deployment.state:
         case State.QUEUED if deployment.reason == "no_capacity":
             return Next("waiting_for_room", "It starts by itself when there is room for it.", None)
+        case State.QUEUED if deployment.reason == "preparing":
+            return Next("prepared", "It starts by itself when its files are made and measured.", None)
         case State.QUEUED:
             return Next("placing", "A place for it is looked for.", 1.0)
         case State.STOPPING:

@@ -15,7 +15,7 @@ from django.db import connection, transaction
 
 from berth.catalog.store import GRANT_SECONDS
 from berth.compute.provider import NoCapacity, ObservedReplica, Provider, ProviderError, ProviderUnavailable
-from berth.deployments import beside, lease
+from berth.deployments import beside, lease, preparing
 from berth.deployments.activity import last_request_at
 from berth.deployments.course import compare, move, traffic_of
 from berth.deployments.decision import JUDGE, Decision, Start, Stop
@@ -68,6 +68,9 @@ def _look(deployment: Deployment, provider: Provider, clock: Clock) -> datetime:
     revision = deployment.revision
     if revision is None:  # services make both in one transaction
         raise ValueError("a deployment without a revision")
+    prepared_at = preparing.look(deployment, provider, clock())
+    if prepared_at is not None:
+        return prepared_at
     observed = {replica.name: replica for replica in provider.observe(str(deployment.pk))}
     offers = provider.offers()
     room, ground = room_on(offers, revision), ground_on(offers, revision)
@@ -107,7 +110,7 @@ def _look(deployment: Deployment, provider: Provider, clock: Clock) -> datetime:
     _renew(deployment, provider, clock)
     if failed is not None:
         return clock() + failed
-    check_at = datetime.fromtimestamp(decision.check_at, UTC)
+    check_at = min(datetime.fromtimestamp(decision.check_at, UTC), preparing.next_look(deployment, now))
     return min(check_at, now + timedelta(seconds=JUDGE)) if _is_judged(row, rollout) else check_at
 
 

@@ -15,6 +15,7 @@ from berth.deployments.adapters import check_still_fits
 from berth.deployments.history import record
 from berth.deployments.kick import kick
 from berth.deployments.models import OPEN, Deployment, Desired, Revision, Rollout, Status, Strategy
+from berth.deployments.preparations import refuse_placeholder, supersede
 from berth.deployments.revisions import carry
 from berth.deployments.rollout import Margins, is_full
 from berth.orgs.models import User
@@ -134,6 +135,8 @@ def roll_back(deployment: Deployment, actor: User | None, *, number: int | None 
     target = _target(deployment, rollout, number)
     if target.pk == deployment.revision_id:
         raise Conflict("already_wanted", f"Revision {target.number} is what is wanted already.")
+    refuse_placeholder(target)
+    supersede(deployment, timezone.now())
     if rollout is None or rollout.base_id != target.pk:
         target = _with_adapters(deployment, target, actor)
     go_back(deployment, rollout, target, actor, "by_hand", "", timezone.now())

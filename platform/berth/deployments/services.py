@@ -11,11 +11,12 @@ from msgspec import UNSET, UnsetType
 
 from berth.catalog.models import ModelVersion
 from berth.compute.provider import Provider
-from berth.deployments import adapter_services, at_once, plan_ids
+from berth.deployments import adapter_services, at_once, plan_ids, preparing
 from berth.deployments.adapters import check_nobody_stands
 from berth.deployments.history import record
 from berth.deployments.models import Deployment, Desired, Revision
 from berth.deployments.planning import NoPlan, make_plan, read_wishes
+from berth.deployments.preparations import supersede
 from berth.deployments.proposals import Wishes, find_version, replica_count
 from berth.deployments.quotas import check_quota
 from berth.deployments.revising import revise
@@ -64,7 +65,8 @@ def deploy(
     check_quota(org, planned.choice)
     with transaction.atomic():
         deployment = create(org, actor, name, found.model.name)
-        revise(deployment, actor, found, wanted, fixed, planned, now)
+        make = preparing.begin if planned.choice.made_of else revise
+        make(deployment, actor, found, wanted, fixed, planned, now)
         record(deployment, "deployed", now, actor=actor, model=found.model.name, version=found.number)
         wanted_changed(deployment)
     return deployment
@@ -128,7 +130,9 @@ def update(
     check_quota(deployment.org, planned.choice)
     with transaction.atomic():
         deployment = locked(deployment)
-        revise(deployment, actor, found, wanted, fixed, planned, now, rollout, reason)
+        supersede(deployment, now)
+        make = preparing.begin if planned.choice.made_of else revise
+        make(deployment, actor, found, wanted, fixed, planned, now, rollout, reason)
         deployment.failures = 0
         deployment.save(update_fields=["failures"])
         wanted_changed(deployment)
@@ -199,6 +203,8 @@ def _desire(deployment: Deployment, actor: User | None, desired: Desired, kind: 
             return deployment
         deployment.desired, deployment.failures = desired, 0
         deployment.save(update_fields=["desired", "failures"])
+        if desired == Desired.RUNNING:
+            preparing.again(deployment, actor, now)
         record(deployment, kind if changed else "retried", now, actor=actor)
         if desired == Desired.DELETED and deployment.beside_id is not None:
             adapter_services.let_go(deployment, actor)

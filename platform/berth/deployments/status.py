@@ -13,6 +13,7 @@ from berth.deployments import capacity
 from berth.deployments.line import position
 from berth.deployments.models import Deployment, Event, Replica, Revision
 from berth.deployments.outlook import PHASES, Usual, upcoming, usual
+from berth.deployments.preparations import latest_preparation, progress_of
 from berth.deployments.replicas import bounds_of, wanted_replicas
 from berth.deployments.rollouts import latest_rollout
 from berth.deployments.scaling_services import latest_decision
@@ -44,6 +45,7 @@ def status_of(deployment: Deployment) -> dict[str, Any]:
         "wanted": wanted_replicas(deployment, revision),
         "least": bounds.least,
         "most": bounds.most,
+        "preparation": progress_of(latest_preparation(deployment)),
         "rollout": latest_rollout(deployment),
         "scaling": [{"at": event.created_at, **event.data} for event in _decisions(deployment)],
         "decision": latest_decision(deployment),

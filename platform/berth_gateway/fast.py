@@ -82,7 +82,7 @@ class FastExchange(UsualAnswer):
                 return False
             if target is not None and target.spot.where in self._ill:
                 return False
-        if target is not None and target.spot.in_flight >= target.slots:
+        if target is not None and target.spot.in_flight >= target.spot.most:
             return False
 
         # What the engine will be sent

@@ -27,6 +27,7 @@ from berth_gateway.places import Places
 from berth_gateway.recording import Records
 from berth_gateway.route import Address, Router, address
 from berth_gateway.shadow import Shadows
+from berth_gateway.slots import Slots
 from berth_gateway.snapshot import Store, Verdict, View
 from berth_gateway.spool import Spool
 from berth_gateway.suspects import STRIKES, Suspects
@@ -64,6 +65,8 @@ class Gateway:
         self.router = Router()
         self.gate = Gate(now, wall)
         self.places = Places(self)
+        self.slots = Slots(self.router, now, self.places.waiting, self.places.freed)
+        self.slots.number = max(0, config.worker - 1)
         self.raw_loads = Loads(wall, self.places.waiting)
         self.shadows = Shadows(self)
         self.tracing: Tracing | None = None
@@ -254,6 +257,7 @@ class Gateway:
         view = self.store.view
         if view is not None:
             self.gate.apply(view.members, view.budgets)
+            self.slots.apply(view.routes.values())
 
     def engine_died(self, facts: Facts, where: Address) -> None:
         """A request was with an engine that broke off. One that has left its route was asked to end: that is no crash."""
@@ -309,9 +313,7 @@ class Gateway:
             client.tick(now)
         for exchange in list(self.exchanges):
             exchange.tick(now)
-        if self.router.workers != self.gate.workers:
-            self.router.workers = self.gate.workers
-            self.fast.forget()
+        self.slots.tick(self.gate.workers)
         self.places.tick(now)
         self.shadows.tick(now)
         for upstream, since in list(self.finishing.items()):

@@ -100,7 +100,7 @@ class Grant:
         found = self._targets.get(where)
         if found is None:
             found = self._targets[where] = Target(
-                gateway.config.name, self.caller, self.route, self.endpoint, replica, gateway.router.spot(where), gateway.router.workers
+                gateway.config.name, self.caller, self.route, self.endpoint, replica, gateway.router.spot(where)
             )  # fmt: skip
         return found
 

@@ -209,6 +209,7 @@ class Places:
         room.places[place] = None
         place.waiting = True
         self._bytes += len(place.facts.prepared.body)
+        self._gateway.slots.short(deployment)
 
     def _forget(self, room: Room, place: Place, deployment: str) -> None:
         """Takes a request out of the queue, whose turn it is or not."""

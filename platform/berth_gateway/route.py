@@ -11,6 +11,7 @@ from berth_gateway.form import Form
 from berth_gateway.health import Health
 
 MAX_IDLE = 256  # kept connections to one replica
+UNBOUNDED = 1 << 62
 
 Address = tuple[str, int, str]  # host, port, secret: one that restarts with a new secret is another replica
 
@@ -27,22 +28,18 @@ def address(replica: Replica) -> Address:
 
 
 class Spot:
-    """What is known of one running replica: requests in flight to it, idle connections, the last used on top, and the form of its
-    last good answer's head (`form.Form`), which the next will have but for the length."""
+    """What is known of one running replica: requests in flight to it, the most that this process may have there (`slots`), idle
+    connections, the last used on top, and the form of its last good answer's head (`form.Form`), which the next will have but for
+    the length."""
 
-    __slots__ = ("form", "idle", "in_flight", "where")
+    __slots__ = ("form", "idle", "in_flight", "most", "where")
 
     def __init__(self, where: Address) -> None:
         self.where = where
         self.in_flight = 0
+        self.most = UNBOUNDED
         self.idle: list[Any] = []  # Pooled; nearly always an Upstream
         self.form: Form | None = None
-
-
-def share(slots: int, workers: int) -> int:
-    """How many requests one of `workers` gateways sends to a replica with `slots` at most: together never twice as many, so that
-    little waits within engines, and one alone all of them, so that none is left unused."""
-    return max(1, -(-2 * slots // (workers + 1)))
 
 
 class Router:
@@ -50,7 +47,6 @@ class Router:
 
     def __init__(self) -> None:
         self.health: Health[Address] = Health()
-        self.workers = 1  # gateways that share the replicas
         self._spots: dict[Address, Spot] = {}
         self._splits: dict[str, dict[int, int]] = {}  # deployment -> revision -> what it is owed
         self._turn = 0
@@ -94,7 +90,10 @@ class Router:
         return min([*room[turn:], *room[:turn]], key=self.load)
 
     def _has_room(self, replica: Replica) -> bool:
-        return replica.slots is None or self.load(replica) < share(replica.slots, self.workers)
+        if replica.slots is None:
+            return True
+        spot = self._spots.get(address(replica))
+        return spot is None or spot.in_flight < min(replica.slots, spot.most)
 
     def _revision(self, route: Route, room: Sequence[Replica]) -> int:
         """Whose turn it is by weight, among the revisions that can take a request: smooth weighted round robin, exact over any

@@ -5,23 +5,19 @@ from __future__ import annotations
 from berth_gateway.admit import Caller
 from berth_gateway.contract import Replica, Route
 from berth_gateway.endpoint import Endpoint
-from berth_gateway.route import Spot, share
+from berth_gateway.route import Spot
 from berth_gateway.stencil import Stencil
-
-_NO_BOUND = 1 << 62
 
 
 class Target:
-    """`ask`: a request to it, for its id, the length of its body, and that in two parts. `slots`:
-    requests that this process may have there at most."""
+    """`ask`: a request to it, for its id, the length of its body, and that in two parts."""
 
-    __slots__ = ("ask", "replica", "slots", "spot", "stencil", "stream_stencil")
+    __slots__ = ("ask", "replica", "spot", "stencil", "stream_stencil")
 
     def __init__(
-        self, gateway: str, caller: Caller, route: Route, endpoint: Endpoint, replica: Replica, spot: Spot, workers: int
+        self, gateway: str, caller: Caller, route: Route, endpoint: Endpoint, replica: Replica, spot: Spot
     ) -> None:
         self.replica, self.spot = replica, spot
-        self.slots = _NO_BOUND if replica.slots is None else share(replica.slots, workers)
         head = (
             f"POST {endpoint.path} HTTP/1.1\r\nhost: {replica.host}:{replica.port}\r\n"
             f"authorization: Bearer {replica.secret}\r\ncontent-type: application/json\r\nx-request-id: req_"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections import Counter
 from dataclasses import dataclass
-from itertools import pairwise
 
 import pytest
 from hypothesis import given, settings
@@ -15,7 +14,7 @@ from berth_gateway import affinity
 from berth_gateway.contract import Replica, RevisionWeight, Route, RouteState
 from berth_gateway.fairness import DEAREST, QUANTUM, FairQueue
 from berth_gateway.health import FIRST_REST, LONGEST_REST, Health
-from berth_gateway.route import Router, address, share
+from berth_gateway.route import Router, address
 
 BOUNDED = settings(max_examples=150, deadline=None)
 
@@ -237,17 +236,6 @@ def test_no_replica_gets_more_than_it_has_slots(
             router.begin(address(chosen))
             running.append(chosen)
             assert router.load(chosen) <= (chosen.slots or 0)
-
-
-@pytest.mark.parametrize("slots", [1, 2, 3, 4, 7, 16])
-def test_gateways_together_give_an_engine_all_it_can_do_and_less_than_twice(slots: int) -> None:
-    for workers in range(1, 9):
-        each = share(slots, workers)
-        assert each >= 1
-        assert each * workers >= slots
-        assert each * workers < 2 * slots + workers
-    assert share(slots, 1) == slots
-    assert all(a >= b for a, b in pairwise(share(slots, w) for w in range(1, 9)))
 
 
 def test_a_failed_replica_is_passed_over_and_the_last_one_is_asked_all_the_same() -> None:

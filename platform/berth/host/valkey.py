@@ -38,19 +38,21 @@ def binary() -> Path:
     )
 
 
-# Who may do what. The control plane does everything but change the server itself; the gateway touches the keys and the channel
+# Who may do what. The control plane does everything but change the server itself; the gateway touches the keys and the channels
 # of `berth_gateway.contract`, with the commands that it and its scripts use.
 CONTROL_PLANE = (
     "~* &* +@all -acl -cluster -config -debug -failover -function -module -monitor -replicaof -shutdown -slaveof"
 )
 GATEWAY = " ".join(
     [
-        f"resetchannels &{contract.SNAPSHOT_CHANNEL}",
+        f"resetchannels &{contract.SNAPSHOT_CHANNEL} &{contract.SLOTS_CHANNEL}",
         f"%R~{contract.SNAPSHOT_KEY} %R~{contract.USAGE_POSITION_KEY} ~{contract.GATEWAYS_KEY} ~{contract.USAGE_STREAM}",
         f"~{contract.LIMIT_PREFIX}* ~{contract.BUDGET_PREFIX}* ~{contract.LOAD_PREFIX}*",
+        f"~{contract.SLOTS_PREFIX}*",
         f"~{contract.RECORD_STREAM} ~{contract.WAKE_STREAM} ~{contract.WAKE_PREFIX}*",
         "-@all +auth +hello +ping +client|setinfo +client|setname +subscribe +unsubscribe",
         "+hget +hmget +hgetall +hlen +hset +hincrby +hdel +set +pexpire +xadd +xlen +xrange +evalsha +script|load +time +info",
+        f"(resetchannels &{contract.SLOTS_CHANNEL} -@all +publish)",  # heard by gateways, told by gateways
     ]
 )
 GATEWAY_USER = "gateway"

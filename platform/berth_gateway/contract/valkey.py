@@ -13,3 +13,7 @@ WAKE_STREAM = "berth:wake"  # stream: field b"wake" = packed Wake, read by the c
 WAKE_PREFIX = "berth:wake:"  # + deployment id + ":" + sleep: held for a while by the gateway that asked
 LOAD_PREFIX = "berth:load:"  # + gateway name: hash, deployment id -> packed DeploymentLoad, written every second
 LIMIT_PREFIX = "berth:limit:"  # + kind + ":" + subject: what workers share of a rate limit or of concurrency
+SLOTS_PREFIX = (
+    "berth:slots:"  # + a replica's name for this (`slots.Lease`): hash, what gateways hold and want of its slots
+)
+SLOTS_CHANNEL = "berth:slots"  # "<name> <gateway>": somebody is short of a replica's slots, or has given some back

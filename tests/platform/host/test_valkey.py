@@ -120,11 +120,16 @@ def test_the_gateway_can_do_its_own(server: Valkey) -> None:
         assert client.hget(contract.USAGE_POSITION_KEY, "local") is None
         script = client.script_load("return redis.call('HINCRBY', KEYS[1], 'used', ARGV[1])")
         assert client.evalsha(script, 1, contract.LIMIT_PREFIX + "rpm:key", 3) == 3
+        assert client.evalsha(script, 1, contract.SLOTS_PREFIX + "name", 3) == 3
         with pytest.raises(redis.ResponseError, match=REFUSED):
             client.evalsha(script, 1, contract.SNAPSHOT_KEY, 1)  # a script may not do what its caller may not
         with client.pubsub() as channel:
-            channel.subscribe(contract.SNAPSHOT_CHANNEL)
+            channel.subscribe(contract.SNAPSHOT_CHANNEL, contract.SLOTS_CHANNEL)
             assert channel.get_message(timeout=5) is not None
+        tell = client.script_load("return redis.call('PUBLISH', ARGV[1], 'name gateway')")
+        client.evalsha(tell, 0, contract.SLOTS_CHANNEL)
+        with pytest.raises(redis.ResponseError, match=REFUSED):
+            client.evalsha(tell, 0, contract.SNAPSHOT_CHANNEL)
 
 
 def test_another_server_on_the_port_is_not_taken_for_ours(

@@ -20,10 +20,12 @@ from typing import Final
 
 import msgspec
 
+from berth_runtime.follow import Follower
 from berth_runtime.log import Record, read_log
 from berth_runtime.serve import EXIT_BAD_SPEC, EXIT_FAILED, lock, prepare, serve
 from berth_runtime.spec import LaunchSpec, ModelFile, Phase, ReplicaStatus
-from berth_runtime.specfile import BadSpec, load_spec
+from berth_runtime.specfile import BadSpec, check_spec, load_spec
+from berth_runtime.supervise import Supervisor
 
 MODELS: Final = "/models/"  # where the control plane says that the store is
 _LOOK_SECONDS: Final = 0.2
@@ -111,6 +113,9 @@ def placed(spec: LaunchSpec, given: argparse.Namespace) -> LaunchSpec:
         state_dir=str(given.state),
         cache_dir=str(given.cache) if given.cache else None,
         host=given.host,
+        nodes=given.nodes,
+        node_rank=given.node_rank,
+        leader=given.leader,
     )
 
 
@@ -118,8 +123,9 @@ def run(given: argparse.Namespace) -> int:
     """Runs the replica to its end; the exit status."""
     try:
         spec = placed(load_spec(given.spec), given)
+        check_spec(spec, given.spec)
         engine = prepare(spec)
-        if given.nodes > 1:
+        if given.nodes > 1 and not engine.spans_nodes:
             return _refuse(given, "unsupported_option", f"The engine {spec.engine} of this runtime cannot span nodes.")
         if lock(spec) is None:
             raise BadSpec("The replica's folder is in use.")
@@ -128,7 +134,8 @@ def run(given: argparse.Namespace) -> int:
     journal = Journal(given.state)
     status = EXIT_FAILED
     try:
-        status = serve(spec, engine, journal.start, status_port=given.status_port)
+        role = Supervisor if spec.node_rank == 0 else Follower
+        status = serve(spec, engine, journal.start, status_port=given.status_port, role=role)
     finally:
         last = journal.finish()
         if last is not None:

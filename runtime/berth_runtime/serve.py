@@ -52,7 +52,11 @@ def lock(spec: LaunchSpec) -> int | None:
 
 
 def serve(
-    spec: LaunchSpec, engine: Engine, on_visible: Callable[[], None] = lambda: None, status_port: int | None = None
+    spec: LaunchSpec,
+    engine: Engine,
+    on_visible: Callable[[], None] = lambda: None,
+    status_port: int | None = None,
+    role: type[Supervisor] = Supervisor,
 ) -> int:
     """Runs the replica to its end; the exit status. The caller holds the lock.
 
@@ -73,7 +77,7 @@ def serve(
         except OSError as error:
             sys.stderr.write(f"The status port {status_port} cannot be opened: {error.strerror or error}.\n")
             return EXIT_FAILED
-    supervisor = Supervisor(spec, engine, board, ReplicaLog(Path(spec.state_dir)))
+    supervisor = role(spec, engine, board, ReplicaLog(Path(spec.state_dir)))
 
     def on_signal(_number: int, _frame: FrameType | None) -> None:
         supervisor.order_stop()

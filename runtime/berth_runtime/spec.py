@@ -82,6 +82,8 @@ class LaunchSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     nodes: int = 1  # machines that run it together
     devices: tuple[str, ...] = ()  # ids of the GPUs that it may see, where Berth chooses them; empty: none were chosen
     scrub: bool = False  # another organisation had one of them before: overwrite their memory before the engine starts
+    node_rank: int = 0  # which of `nodes` this is; 0 serves, the others work for it. A pod learns it from its cluster
+    leader: str = ""  # where rank 0 is found
 
 
 class Phase(StrEnum):

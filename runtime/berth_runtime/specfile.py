@@ -17,6 +17,7 @@ from berth_runtime.spec import LAUNCH_FORMAT, Adapter, LaunchSpec, ModelFile
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _ALIAS: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/@+-]{0,255}")
 _FILE_NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
+_HOST: Final = re.compile(r"(?:[A-Za-z0-9](?:[A-Za-z0-9.-]{0,252}|[0-9a-fA-F:.]{0,44}))?")
 _DIGEST: Final = re.compile(r"[0-9a-f]{64}")
 _MAX_SPEC_BYTES: Final = 1 << 20
 
@@ -62,6 +63,8 @@ _RULES: tuple[_Rule, ...] = (
     ("restarts must be between 0 and 1000", lambda s: 0 <= s.restarts <= 1000),
     ("gpus must be between 0 and 64", lambda s: 0 <= s.gpus <= 64),
     ("nodes must be between 1 and 64", lambda s: 1 <= s.nodes <= 64),
+    ("node_rank must be below nodes", lambda s: 0 <= s.node_rank < s.nodes),
+    ("leader must be a plain name or address", lambda s: _HOST.fullmatch(s.leader) is not None),
     ("model_format must be a plain word", lambda s: _word(s.model_format)),
     ("liveness_seconds must be between 0 and 86400", lambda s: 0 <= s.liveness_seconds <= 86400),
     ("adapters must be at most 64", lambda s: len(s.adapters) <= 64),
@@ -85,10 +88,15 @@ def load_spec(path: Path) -> LaunchSpec:
         spec = msgspec.json.decode(raw, type=LaunchSpec)
     except (msgspec.DecodeError, RecursionError) as error:
         raise BadSpec(f"The spec {path} is not a valid launch spec: {error}.") from None
+    check_spec(spec, path)
+    return spec
+
+
+def check_spec(spec: LaunchSpec, path: Path) -> None:
+    """Raises BadSpec."""
     problem = next(_problems(spec), None)
     if problem:
         raise BadSpec(f"The spec {path} cannot be run: {problem}.")
-    return spec
 
 
 def _problems(spec: LaunchSpec) -> Iterator[str]:

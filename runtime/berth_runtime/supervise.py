@@ -115,6 +115,16 @@ class Supervisor:
         self._log.say(f"starting the engine again, for the {self._lives + 1}. time")
 
     def _start(self) -> None:
+        self._launch()
+        probe = self._wait_for_health()
+        self._board.enter(Phase.WARMING, port=self._port)
+        self._warm(probe)
+        self._board.enter(Phase.READY)
+        self._log.say("ready: the first token was generated")
+        self._pulse.begin()
+        threading.Thread(target=self._measure, args=(probe, self._lives), name="metrics", daemon=True).start()
+
+    def _launch(self) -> None:
         self._lives += 1
         self._board.enter(Phase.LOADING)
         for name, content in self._engine.files(self._spec).items():
@@ -128,13 +138,6 @@ class Supervisor:
             output,
             self._wake.up,
         )
-        probe = self._wait_for_health()
-        self._board.enter(Phase.WARMING, port=self._port)
-        self._warm(probe)
-        self._board.enter(Phase.READY)
-        self._log.say("ready: the first token was generated")
-        self._pulse.begin()
-        threading.Thread(target=self._measure, args=(probe, self._lives), name="metrics", daemon=True).start()
 
     def _wait_for_health(self) -> Probe:
         while self._port is None:

@@ -19,6 +19,7 @@ from berth_runtime.log import ReplicaLog
 from berth_runtime.pod import Journal
 from berth_runtime.spec import EngineMetrics, Phase, PhaseTiming, ReplicaStatus
 from tests.runtime.agents import SECRET, a_spec, environment, eventually, file_of, model_file
+from tests.runtime.engine_programs import program
 from tests.runtime.test_statusport import free_port
 
 ADDRESS = "127.83.7.9"
@@ -27,7 +28,9 @@ ADDRESS = "127.83.7.9"
 class Pod:
     """`python -m berth_runtime.pod`, with folders where a pod has mounts."""
 
-    def __init__(self, folder: Path, **changes: Any) -> None:
+    def __init__(
+        self, folder: Path, more: tuple[str, ...] = (), env: dict[str, str] | None = None, **changes: Any
+    ) -> None:
         self.folder = folder
         model = model_file()
         self.place = folder / "models" / "sha256" / model.sha256[:2] / model.sha256
@@ -63,8 +66,9 @@ class Pod:
                     "-m",
                     "berth_runtime.pod",
                     *(f"--{name}={value}" for name, value in arguments.items()),
+                    *more,
                 ],
-                env=environment(),
+                env=environment() | (env or {}),
                 stdout=out,
                 stderr=subprocess.PIPE,
             )
@@ -196,3 +200,74 @@ def test_nobody_who_reads_is_no_reason_to_end(tmp_path: Path) -> None:
     told.status(Phase.LOADING, 100.0)
     told.journal._look()
     assert told.journal.finish()
+
+
+# Nodes of one replica
+
+
+FOLLOWS = """
+import json, signal, sys, time
+open({told!r}, "w").write(json.dumps(sys.argv[1:]))
+end = []
+signal.signal(signal.SIGTERM, lambda *_: end.append(1))
+while not end and not __import__("os").path.exists({over!r}):
+    time.sleep(0.05)
+"""
+
+
+@pytest.fixture
+def following(tmp_path: Path, pods: list[Pod]) -> Pod:
+    """The second of two pods of a replica, with a stand-in for vLLM that runs until it is told or a file says that all is over."""
+    weights = tmp_path / "model.safetensors"
+    weights.write_bytes(b"weights")
+    file = msgspec.structs.replace(file_of(weights), name=weights.name)
+    (tmp_path / "bin").mkdir()
+    told, over = str(tmp_path / "told"), str(tmp_path / "over")
+    engine = program(tmp_path / "bin" / "vllm", FOLLOWS.format(told=told, over=over))
+    pod = Pod(
+        tmp_path,
+        more=("--nodes=2", "--node-rank=1", "--leader=r-one-0.r-one-0.berth-runtime"),
+        env={"BERTH_VLLM": str(engine)},
+        files=(file,),
+        engine="vllm",
+        model_format="safetensors",
+        pipeline_parallel=2,
+        drain_seconds=60,
+    )
+    pods.append(pod)
+    eventually(lambda: "ready" in pod.phases(), "its engine runs")
+    eventually(lambda: Path(told).exists() and Path(told).read_text(), "the engine was told")
+    return pod
+
+
+def test_a_node_that_follows_runs_the_engine_without_serving_anybody(following: Pod, tmp_path: Path) -> None:
+    argv = json.loads((tmp_path / "told").read_text())
+    said = dict(zip(argv, [*argv[1:], ""], strict=True))
+    assert argv[0] == "serve"
+    assert "--headless" in argv
+    assert "--uds" not in argv
+    assert (said["--nnodes"], said["--node-rank"]) == ("2", "1")
+    assert (said["--master-addr"], said["--master-port"]) == ("r-one-0.r-one-0.berth-runtime", "29501")
+    assert said["--distributed-executor-backend"] == "mp"
+    status = next(line["status"] for line in reversed(following.told()) if "status" in line)
+    assert status["port"] is None
+    following.process.send_signal(signal.SIGTERM)
+    eventually(lambda: "draining" in following.phases(), "it waits for the first node")
+    assert following.process.poll() is None, "what runs there still needs it"
+    (tmp_path / "over").touch()
+    assert following.process.wait(timeout=60) == 0
+    assert following.phases()[-1] == "stopped"
+
+
+def test_a_node_that_follows_fails_with_its_engine(following: Pod, tmp_path: Path) -> None:
+    (tmp_path / "over").touch()
+    assert following.process.wait(timeout=60) == 1
+    assert (following.last_word()["phase"], following.last_word()["reason"]) == ("failed", "engine_exited")
+
+
+@pytest.mark.parametrize("leader", ["-x", "a b", "a;b", "--master-port=1"])
+def test_a_leader_that_is_no_name_is_refused(tmp_path: Path, pods: list[Pod], leader: str) -> None:
+    pod = Pod(tmp_path, more=("--nodes=2", "--node-rank=1", f"--leader={leader}"), engine="vllm")
+    pods.append(pod)
+    assert pod.process.wait(timeout=60) == 2
+    assert pod.last_word()["reason"] == "bad_spec"

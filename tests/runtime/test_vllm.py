@@ -117,6 +117,33 @@ def test_every_command_is_one_that_vllm_takes(tmp_path: Path, changes: dict[str,
         assert [json.loads(module)["name"] for module in taken.lora_modules] == [a.name for a in adapters]
 
 
+@pytest.mark.parametrize("rank", [0, 1])
+def test_the_nodes_of_a_replica_are_told_of_one_another(tmp_path: Path, vllm: Path, rank: int) -> None:
+    shape = {
+        "gpus": 8,
+        "tensor_parallel": 8,
+        "pipeline_parallel": 2,
+        "nodes": 2,
+        "node_rank": rank,
+        "leader": "r-a-0.r-a",
+    }
+    spec = a_vllm_spec(tmp_path, host="127.8.8.8", **shape)
+    argv = arguments(spec)
+    taken = checked(["/models/m", *argv])
+    assert (taken.nnodes, taken.node_rank, taken.master_addr) == (2, rank, "r-a-0.r-a")
+    assert (taken.tensor_parallel_size, taken.pipeline_parallel_size) == (8, 2)
+    assert taken.distributed_executor_backend == "mp"
+    assert ("--uds" in argv) is (rank == 0), "only the first one is asked anything"
+    command = Vllm().command(spec)
+    assert ("--headless" in command) is (rank == 1)
+    assert ("gate.py" in " ".join(command)) is (rank == 0)
+    environment = Vllm().environment(spec)
+    assert environment["VLLM_HOST_IP"] == "127.8.8.8", "by its own address, not by loopback"
+    assert not {"NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME"} & environment.keys()
+    alone = Vllm().environment(a_vllm_spec(tmp_path, gpus=8, tensor_parallel=8))
+    assert (alone["VLLM_HOST_IP"], alone["NCCL_SOCKET_IFNAME"]) == ("127.0.0.1", "lo")
+
+
 @pytest.mark.parametrize(
     "argv",
     [

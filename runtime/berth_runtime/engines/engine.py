@@ -58,6 +58,8 @@ class Engine(ABC):
         False  # its processes speak with one another over loopback, behind the one declared port
     )
 
+    spans_nodes: ClassVar[bool] = False  # `command` knows `nodes`, `node_rank` and `leader`
+
     @abstractmethod
     def capabilities(self) -> Capabilities: ...
 
@@ -86,6 +88,11 @@ class Engine(ABC):
     @abstractmethod
     def first_token(self, spec: LaunchSpec, model: str | None = None) -> Call:
         """A request that generates exactly one token and holds nothing of anybody's; `model`: an adapter's name."""
+
+    def first_chat(self, spec: LaunchSpec) -> Call:
+        """A chat of one short turn and one token, which renders the model's template."""
+        body = {"messages": [{"role": "user", "content": "1"}], "max_tokens": 1, "temperature": 0}
+        return Call("POST", "/v1/chat/completions", msgspec.json.encode(body | self.address(spec, spec.model_alias)))
 
     def tokens_in(self, answer: bytes) -> int:
         """How many tokens the answer to `first_token` says were generated; 0 if it is not such an answer."""

@@ -17,6 +17,7 @@ from berth_runtime.prepare import adapter_folder, model_folder
 from berth_runtime.spec import EngineMetrics, LaunchSpec
 
 _GIB: Final = 1 << 30
+MASTER_PORT: Final = 29501  # on which the nodes of a replica meet, at rank 0
 _MAX_PIXELS: Final = 33_177_600  # of an image: 8K, so that a small file cannot become gigabytes
 # The ranks for which vLLM has room; an adapter gets the next larger.
 _RANKS: Final = (8, 16, 32, 64, 128, 256, 320, 512)
@@ -68,6 +69,8 @@ class Vllm(GatedEngine):
     rules: ClassVar[tuple[Rule, ...]] = _RULES
     inner_ports: ClassVar[bool] = True  # of several GPUs: torch.distributed, on loopback
 
+    spans_nodes: ClassVar[bool] = True
+
     def capabilities(self) -> Capabilities:
         return Capabilities(
             formats=("safetensors",),
@@ -95,6 +98,8 @@ class Vllm(GatedEngine):
 
     def command(self, spec: LaunchSpec) -> list[str]:
         require(spec, self.name, *_KNOWN)
+        if spec.node_rank:
+            return [self.found(), "serve", str(model_folder(spec)), "--headless", *arguments(spec)]
         return self.gated(spec, [self.found(), "serve", str(model_folder(spec)), *arguments(spec)])
 
     def environment(self, spec: LaunchSpec) -> dict[str, str]:
@@ -114,11 +119,7 @@ class Vllm(GatedEngine):
             "VLLM_MEDIA_URL_ALLOW_REDIRECTS": "0",
             "VLLM_MAX_IMAGE_PIXELS": str(_MAX_PIXELS),
             "VLLM_RPC_BASE_PATH": socket_folder(spec),
-            "VLLM_HOST_IP": "127.0.0.1",
-            # Its processes find one another over loopback, also where there is but one of them.
-            "GLOO_SOCKET_IFNAME": "lo",
-            "NCCL_SOCKET_IFNAME": "lo",
-            "TP_SOCKET_IFNAME": "lo",
+            **_together(spec),
             "OMP_NUM_THREADS": str(spec.threads),
         }
         if not spec.gpus:
@@ -181,7 +182,7 @@ def arguments(spec: LaunchSpec) -> list[str]:
     """What follows `vllm serve FOLDER`."""
     return [
         *("--served-model-name", spec.model_alias),
-        *("--uds", socket_of(spec)),
+        *(() if spec.node_rank else ("--uds", socket_of(spec))),
         *("--max-model-len", str(spec.context_length)),
         *("--max-num-seqs", str(spec.slots)),
         *_placement(spec),
@@ -219,6 +220,9 @@ def _placement(spec: LaunchSpec) -> list[str]:
         said += ["--pipeline-parallel-size", str(spec.pipeline_parallel)]
     if spec.tensor_parallel * spec.pipeline_parallel > 1:
         said += ["--distributed-executor-backend", "mp"]  # never Ray
+    if spec.nodes > 1:
+        said += ["--nnodes", str(spec.nodes), "--node-rank", str(spec.node_rank)]
+        said += ["--master-addr", spec.leader, "--master-port", str(MASTER_PORT)]
     if not spec.gpus:
         return [*said, "--enforce-eager"]
     if spec.memory_fraction is not None:
@@ -226,6 +230,15 @@ def _placement(spec: LaunchSpec) -> list[str]:
     if spec.kv_cache_bytes is not None:
         said += ["--kv-cache-memory-bytes", str(spec.kv_cache_bytes)]
     return said
+
+
+def _together(spec: LaunchSpec) -> dict[str, str]:
+    """How its processes find one another: over loopback, also where there is but one of them; over the pods' network where they are on
+    several nodes, each by its own address."""
+    if spec.nodes > 1:
+        return {"VLLM_HOST_IP": spec.host}
+    loopback = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "TP_SOCKET_IFNAME")
+    return {"VLLM_HOST_IP": "127.0.0.1", **dict.fromkeys(loopback, "lo")}
 
 
 def _precision(spec: LaunchSpec) -> list[str]:

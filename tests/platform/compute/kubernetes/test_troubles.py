@@ -289,7 +289,7 @@ def test_a_drain_takes_one_replica_at_a_time(world: World, spec: LaunchSpec) -> 
 
 
 def test_a_replica_over_several_nodes_is_a_group_and_its_leader_speaks_for_it(world: World, spec: LaunchSpec) -> None:
-    """No engine of the runtime spans nodes yet: the group is made, says so, and goes with its record."""
+    """llama.cpp does not span nodes: the group is made, says so, and goes with its record."""
     tier = {"key": "wide", "cores": 2, "memory_gib": 4, "node_selector": {"pool": "cpu"}, "max_nodes_per_replica": 2}
     provider = world.provider(tier=[tier])
     with pytest.raises(NoCapacity):

@@ -67,7 +67,7 @@ def converted(platform: Platform, row: Row, model: str = MODEL, *, seconds: floa
 
 def served(platform: Platform, seen: Seen, model: str = MODEL, *, seconds: float = 300) -> None:
     """Deploys what was made on its engine and holds it to everything; what was seen stays on `seen`. The deployment goes again."""
-    session, name = platform.sign_in(), f"matrix-{seen.row.name}"
+    session, name = platform.sign_in(), f"{model[:12]}-{seen.row.name}"
     pins = {
         "artefact_id": seen.made["artefact"],
         "engine": seen.row.engine,

@@ -15,10 +15,12 @@ from pathlib import Path
 
 import pytest
 
+from berth.catalog.client import Session, upload, watch
 from berth.host.child import free_port
 from tests.e2e.conftest import ROOT, Platform
-from tests.e2e.matrix import Row, Seen, converted, served
+from tests.e2e.matrix import MODEL, Row, Seen, converted, served
 from tests.runtime import engine_programs
+from tests.runtime.lora_files import peft_adapter
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(3600)]
 
@@ -30,6 +32,7 @@ FULL = [
     Row("safetensors", "FP8", "vllm"),
     Row("safetensors", "INT8 W8A8", "vllm"),
     Row("safetensors", "INT4 W4A16", "vllm"),
+    Row("safetensors", "AWQ-INT4", "vllm"),
     Row("onnx", "INT4 W4A16", "onnxruntime"),
 ]
 _TOLD: list[Seen] = []
@@ -85,3 +88,25 @@ def test_every_artefact_on_its_engine(spacious: Platform, row: Row) -> None:
     if row.engine == "onnxruntime" and importlib.util.find_spec("onnxruntime_genai") is None:
         pytest.skip("no ONNX Runtime: make onnx")
     served(spacious, seen, seconds=900)
+
+
+@pytest.mark.slow
+def test_an_adapter_becomes_a_model_of_its_own(spacious: Platform, tmp_path: Path) -> None:
+    """Imported, merged into its base, made a GGUF file, served. It is a slight one, so that the answer stays."""
+    name = "merged-adapter"
+    _import(spacious, name, peft_adapter(tmp_path / "adapter", strength=0.05))
+    merged = converted(spacious, Row("safetensors", "BF16", ""), name, seconds=1800)
+    assert merged["quality"] is None
+    seen = Seen(Row("gguf", "Q8_0", "llamacpp"), note="not made")
+    _TOLD.append(seen)
+    seen.made = converted(spacious, seen.row, name, seconds=1800)
+    served(spacious, seen, name, seconds=900)
+
+
+def _import(platform: Platform, name: str, adapter: Path) -> None:
+    session = Session(platform.demo["dashboard_url"])
+    session.sign_in(platform.demo["email"], platform.demo["password"])
+    run = upload(session, "my-org", name, sorted(adapter.iterdir()), base=f"{MODEL}@1")
+    ended = watch(session, "my-org", run["id"])
+    session.close()
+    assert ended["state"] == "done", ended

@@ -222,14 +222,17 @@ class Exchange(ExchangeState):
         return unsent and not self._settled and not reader.complete
 
     def _retry_elsewhere(self, where: Address | None, reason: str) -> bool:
-        place = self._place
-        if where is None or place is None or place.tried:
+        """Once, if a replica had it; as often as there are replicas, if it could not be sent."""
+        place, sent = self._place, self._sent_to == where
+        if where is None or place is None or (sent and self._retried):
             return False
+        self._retried = self._retried or sent
         place.tried.add(where)
+        place.since = self._gateway.now()  # however long it was there: it may wait for the next as anybody else
         if not self._gateway.router.others(self.facts.route, place.tried):
             return False
         self._gateway.telemetry.retries.add(reason)
-        self._again()
+        self._again(fresh=True)  # a second kept connection could be stale, too
         return True
 
     def _refused_by_engine(self, where: Address | None) -> None:

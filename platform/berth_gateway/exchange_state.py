@@ -51,7 +51,7 @@ class ExchangeState:
         self._replica: Replica | None = None  # the last it was sent to
         self._sent_to: Address | None = None  # the last that has got it
         self._fresh = False  # the next try needs a connection of its own
-        self._retried_stale = False
+        self._retried_stale = self._retried = False  # on a fresh connection; elsewhere, after a replica had it
         self._status = 0
         self._error = b""
         self._relay = relay_for(facts)

@@ -176,6 +176,39 @@ def test_the_second_failure_is_told(tmp_path: Path) -> None:
     core.close()
 
 
+def test_replicas_that_cannot_be_reached_are_no_try(tmp_path: Path) -> None:
+    """None of them has seen the request, so each may be asked; one that had it, and another one, are all that may."""
+    core = Core(tmp_path, replicas=(7001, 7002, 7003, 7004))
+    core.refuse_connections = True
+    _, wire = core.ask()
+    assert answers(wire.out)[0].code == "upstream_unavailable"
+    assert core.events == []
+    core.refuse_connections = False
+    _, wire = core.ask()
+    core.refuse_connections = True
+    core.engine.upstream.lost()
+    assert answers(wire.out)[0].code == "upstream_unavailable"
+    assert len(core.events) == 1
+    core.close()
+
+
+def test_a_second_try_never_meets_a_connection_that_may_be_stale(tmp_path: Path) -> None:
+    core = Core(tmp_path, replicas=(7001, 7002))
+    for _ in range(2):  # both have a kept connection
+        core.ask()
+    for each in list(core.dialled):
+        each.send(whole_answer(WORDS))
+    kept = len(core.dialled)
+    _, wire = core.ask()
+    (used,) = [each for each in core.dialled if len(each.requests) == 2]
+    used.upstream.lost()
+    core.engine.upstream.lost()
+    assert len(core.dialled) == kept + 2
+    core.engine.send(whole_answer(WORDS))
+    assert answers(wire.out)[0].status == 200
+    core.close()
+
+
 def test_a_busy_replica_is_left_for_another_one(tmp_path: Path) -> None:
     core = Core(tmp_path, replicas=(7001, 7002))
     _, wire = core.ask()

@@ -57,6 +57,7 @@ class LaunchSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     memory_limit: int | None = None  # bytes of address space growth allowed to the engine; None: no limit
     # How tokens become one vector: "mean", "cls", "last"; "rank": a relevance; None: it writes text.
     pooling: str | None = None
+    chat: bool = False  # it has a chat template, which has to render before the replica serves anybody
     start_deadline_seconds: int = 600
     drain_seconds: int = 30
     # How the model lies on its devices. An engine that cannot do what is asked refuses it (`unsupported_option`).

@@ -1,15 +1,21 @@
-"""The last steps before READY: a real generation by the model and each adapter, and the settings that are in effect."""
+"""The trial start, the last steps before READY: a real generation by the model and each adapter, one chat through the model's own
+template where it has one, and the settings that are in effect. Who fails here never gets a request."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from typing import Final
 
-from berth_runtime.engines.engine import Call, Engine
+from berth_runtime.engines.engine import TEMPLATE_FAILS, Call, Engine
 from berth_runtime.failure import Failure
 from berth_runtime.probe import Probe
 from berth_runtime.spec import LaunchSpec
 from berth_runtime.wake import Wake
+
+CHAT_SECONDS: Final = (
+    120.0  # for one turn and one token, after the weights have been read: a template that takes longer hangs
+)
 
 
 class Questions:
@@ -22,13 +28,14 @@ class Questions:
         self._pause = pause
         self._wake = wake
 
-    def ask(self, call: Call) -> tuple[int, bytes]:
-        """Status and body; 0 if there is no answer in time."""
+    def ask(self, call: Call, most: float | None = None) -> tuple[int, bytes]:
+        """Status and body; 0 if there is no answer in time. `most`: seconds, where less is enough than what is left."""
+        seconds = self._seconds if most is None else min(most, self._seconds)
         result: list[tuple[int, bytes]] = []
 
         def work() -> None:
             try:
-                result.append(self._probe.ask(call, self._seconds))
+                result.append(self._probe.ask(call, seconds))
             except OSError:
                 result.append((0, b""))
             self._wake.up()
@@ -47,8 +54,29 @@ def warm(engine: Engine, spec: LaunchSpec, questions: Questions) -> None:
         if status != 200 or engine.tokens_in(answer) < 1:
             what = f"adapter {number}" if number else "model"
             raise Failure("no_first_token", f"The engine loaded the {what} but generated nothing (status {status}).")
+    if spec.chat and spec.pooling is None:
+        _chat(engine, spec, questions)
     if engine.settings_path:
         _, answer = questions.ask(Call("GET", engine.settings_path))
         difference = engine.difference(spec, answer)
         if difference:
             raise Failure("settings_not_effective", difference)
+
+
+def _chat(engine: Engine, spec: LaunchSpec, questions: Questions) -> None:
+    """Raises Failure: the intake renders templates with a library of its own, engines with theirs."""
+    status, answer = questions.ask(engine.first_chat(spec), CHAT_SECONDS)
+    if status == 200 and engine.tokens_in(answer) >= 1:
+        return
+    how = (
+        "gave no answer in time"
+        if status == 0
+        else "generated nothing"
+        if status == 200
+        else f"answered with status {status}"
+    )
+    raise Failure(
+        TEMPLATE_FAILS,
+        f"The engine loaded the model but {how} when its chat template was to render one user turn. Deploy a version with a template that "
+        "this engine renders.",
+    )

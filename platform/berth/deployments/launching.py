@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 from uuid import UUID
 
 from django.db.models import QuerySet
@@ -37,6 +38,7 @@ def launch_spec(replica: Replica) -> LaunchSpec:
         secret_file="",
         state_dir="",
         pooling=revision.version.facts.get("pooling"),
+        chat=_chats(revision.version.facts),
         model_format=revision.artefact.format,
         # On devices of its own the plan is of their memory, and drivers map far more of the main one than is ever used.
         memory_limit=None if replica.devices else memory_limit(revision.memory, revision.slots),
@@ -48,6 +50,11 @@ def launch_spec(replica: Replica) -> LaunchSpec:
         scrub=replica.scrub,
         adapters=_adapters(replica),
     )
+
+
+def _chats(facts: Mapping[str, Any]) -> bool:
+    """Whether a chat is part of its trial start: it writes text, and has a template for turns."""
+    return bool(facts.get("has_chat_template")) and facts.get("pooling") is None
 
 
 def _adapters(replica: Replica) -> tuple[Adapter, ...]:

@@ -17,6 +17,7 @@ PERMANENT: Final = frozenset(
     {
         "checksum_mismatch",
         "model_unreadable",
+        "chat_template_fails",
         "shards_unnamed",
         "engine_missing",
         "engine_too_old",

@@ -15,6 +15,7 @@ from berth_runtime.spec import EngineMetrics, LaunchSpec
 LISTENING = "listening"  # its rule has a group `port`
 OUT_OF_MEMORY = "out_of_memory"
 MODEL_UNREADABLE = "model_unreadable"
+TEMPLATE_FAILS = "chat_template_fails"
 ENGINE_TOO_OLD = "engine_too_old"
 
 

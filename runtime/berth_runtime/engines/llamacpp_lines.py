@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from berth_runtime.engines.engine import LISTENING, MODEL_UNREADABLE, OUT_OF_MEMORY
+from berth_runtime.engines.engine import LISTENING, MODEL_UNREADABLE, OUT_OF_MEMORY, TEMPLATE_FAILS
 from berth_runtime.lines import Rule
 
 _STAMP: Final = r"(?:\d+\.\d+\.\d+\.\d+ )?[IWED]? ?\w+ +[~\w]+: "
@@ -46,6 +46,7 @@ RULES: Final = (
         "the model file is damaged or of a kind that this llama.cpp does not know",
         MODEL_UNREADABLE,
     ),
+    Rule(_STAMP + r"init: chat template parsing error: .*", "it cannot use the model's chat template", TEMPLATE_FAILS),
     Rule(_STAMP + r"exiting due to model loading error", "the model could not be loaded"),
     Rule(r"terminate called after throwing an instance of 'std::bad_alloc'", "out of memory", OUT_OF_MEMORY),
     # What every request brings: numbers only, and not worth the space.

@@ -212,7 +212,9 @@ def jobs(rate: Callable[[float], float], span: float, highest: float, seed: int 
             found.append((at, chance.gammavariate(2.0, 0.5)))
 
 
-def turns(span: float, seed: int, draw: Callable[[random.Random, int], tuple[float, float]]) -> Callable[[float], float]:
+def turns(
+    span: float, seed: int, draw: Callable[[random.Random, int], tuple[float, float]]
+) -> Callable[[float], float]:
     """`draw`: seconds and rate of the i-th stretch."""
     chance, begins, rates, at = random.Random(seed), list[float](), list[float](), 0.0
     while at < span:
@@ -226,7 +228,9 @@ def turns(span: float, seed: int, draw: Callable[[random.Random, int], tuple[flo
 
 def spiky(scale: float, times: float, low: float, high: float, span: float = 3_600.0, seed: int = 1) -> Jobs:
     """Spikes of `times` as much, for `low` to `high` seconds, every three to ten minutes."""
-    rate = turns(span, seed, lambda c, i: (c.uniform(low, high), times * scale) if i % 2 else (c.uniform(180, 600), scale))
+    rate = turns(
+        span, seed, lambda c, i: (c.uniform(low, high), times * scale) if i % 2 else (c.uniform(180, 600), scale)
+    )
     return jobs(rate, span, times * scale, seed)
 
 
@@ -236,14 +240,18 @@ def modulated(scale: float, span: float = 3_600.0, seed: int = 1) -> Jobs:
 
 
 def batches(scale: float, span: float = 3_600.0, seed: int = 1) -> Jobs:
-    rate = turns(span, seed, lambda c, i: (c.uniform(120, 300), 0.02 * scale) if i % 2 else (c.uniform(90, 240), 3.0 * scale))
+    rate = turns(
+        span, seed, lambda c, i: (c.uniform(120, 300), 0.02 * scale) if i % 2 else (c.uniform(90, 240), 3.0 * scale)
+    )
     return jobs(rate, span, 3.0 * scale, seed)
 
 
 def crowds(scale: float, span: float = 5_400.0, seed: int = 1) -> Jobs:
     def rate(at: float) -> float:
         into = at % 1_200.0 - 600.0
-        return scale * (1.0 + (0.0 if into < 0 else 6.0 * min(1.0, into / 45.0) * 0.5 ** (max(0.0, into - 45.0) / 120.0)))
+        return scale * (
+            1.0 + (0.0 if into < 0 else 6.0 * min(1.0, into / 45.0) * 0.5 ** (max(0.0, into - 45.0) / 120.0))
+        )
 
     return jobs(rate, span, 7.0 * scale, seed)
 
@@ -314,4 +322,6 @@ class Rates:
         told = gauges(seen)
         if self.window is not None:
             return msgspec.structs.replace(told, arrivals=fresh, window=self.window)
-        return msgspec.structs.replace(told, arrivals=None, arrival_rate=fresh / (seen.now - at) if seen.now > at else 0.0)
+        return msgspec.structs.replace(
+            told, arrivals=None, arrival_rate=fresh / (seen.now - at) if seen.now > at else 0.0
+        )

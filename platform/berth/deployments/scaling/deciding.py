@@ -107,7 +107,11 @@ def rate_for(observation: Observation, state: State) -> Rate | None:
 
 
 def residence(state: State) -> float | None:
-    """Seconds that a request spends in a replica, by Little's law over the last minute."""
+    """Seconds that a request spends in a replica, by Little's law: as learned, else over the last minute."""
+    return state.stay if state.stay is not None else little(state)
+
+
+def little(state: State) -> float | None:
     rate = state.history.rate(60.0)
     if rate <= 0 or state.mix.in_flight <= 0:
         return None

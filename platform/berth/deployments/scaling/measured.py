@@ -14,6 +14,11 @@ ANSWERS: Final = 40.0  # in that time at least
 DOWN, MOST_DOWN = 0.93, 0.8  # the least and the most of a correction at once
 RECOVER: Final = 7_200.0  # seconds after which one that was not confirmed is halved
 NEAR, PROVED = 0.7, 6.0  # of what is believed: so much that it is confirmed; times as fast then
+LEFT: Final = 0.2
+TRUE, MARGIN = (
+    0.85,
+    0.75,
+)  # of what is believed that a full replica does: less is a correction; of it, what it does within the goals
 STALE, SOME = 10.0, 0.9  # times the goal for the first token; a share of the answers
 CROWDED, ROOMY = 2.0, 1.3  # times the planned concurrency in flight
 
@@ -38,6 +43,7 @@ class Window(msgspec.Struct, frozen=True):
     waiting: float = 0.0  # requests that waited outside replicas, at its end
     cache_use: float | None = None
     peak: float = 0.0  # work a second of one replica in its busiest ten seconds
+    left: float = 0.0  # share of what came that had not been finished at its end
     crowd: float | None = None  # requests in flight at its end, times the planned concurrency
 
 
@@ -54,6 +60,8 @@ def is_strained(window: Window, goals: Goals, unloaded: float | None) -> bool:
     if goals.token_seconds is not None and window.token is not None and window.token > 0.8 * goals.token_seconds:
         return True
     if window.crowd is not None and window.crowd > CROWDED:
+        return True
+    if window.crowd is None and window.late is None and window.first is None and window.left > LEFT:
         return True
     return window.cache_use is not None and window.cache_use > 0.97
 
@@ -83,12 +91,24 @@ def corrected(known: Corrected, window: Window, goals: Goals, believed: float, u
     if strained is not None and window.work > strained:
         strained = window.work
     factor = known.factor
-    if window.work > believed and (window.crowd or 0.0) < ROOMY:
+    told = window.crowd is not None or window.first is not None or window.late is not None or known.seen > 0
+    if window.work > believed and told and (window.crowd or 0.0) < ROOMY:
         factor *= window.work / believed
     elif factor < 1.0:
         proved = PROVED if window.work > NEAR * believed and (window.crowd or 0.0) < ROOMY else 1.0
         factor += (1.0 - factor) * min(1.0, proved * window.seconds / RECOVER)
     return Corrected(min(factor, MOST_FACTOR), max(known.seen, window.work), strained)
+
+
+def overfull(known: Corrected, done: float, full: float | None, planned: bool) -> Corrected:
+    """`done`: work a second that a replica does while requests wait for it; `full`: what was believed; `planned`: by a plan."""
+    if done <= 0:
+        return known
+    if not planned:
+        return msgspec.structs.replace(known, seen=min(known.seen, MARGIN * done) if known.seen > 0 else MARGIN * done)
+    if full is None or done >= TRUE * full:
+        return known
+    return msgspec.structs.replace(known, factor=max(LEAST_FACTOR, known.factor * max(MOST_DOWN, done / full)))
 
 
 class Rate(msgspec.Struct, frozen=True):

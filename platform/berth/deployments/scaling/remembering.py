@@ -8,7 +8,7 @@ from typing import Final
 import msgspec
 
 from berth.deployments.scaling.bursts import Bursts
-from berth.deployments.scaling.deciding import calmly_able
+from berth.deployments.scaling.deciding import calmly_able, little
 from berth.deployments.scaling.history import History, noise
 from berth.deployments.scaling.holding import level
 from berth.deployments.scaling.observation import Observation
@@ -17,6 +17,7 @@ from berth.deployments.scaling.state import Awaited, Coming, Counters, Mix, Stat
 COMPARE: Final = 10.0  # seconds between two forecasts that are compared later
 _MIX, _FLIGHT = 300.0, 45.0  # seconds in which what was forgets to 1/e
 _HABIT, _MOST_DISPERSION = 0.06, 40.0
+_STAY, UNCROWDED = 200.0, 1.1  # seconds; times the planned concurrency
 _LEAST_RATE: Final = 0.02  # requests a second below which surprises mean nothing
 
 
@@ -112,6 +113,7 @@ def learned(observation: Observation, state: State, counters: Counters) -> State
                 surprises = surprises.with_ratio(sure / each.rate, came, min(elapsed, COMPARE * 2.0))
             elif came > _LEAST_RATE:
                 surprises = surprises.with_ratio(1e3, came, COMPARE)
+    state = _stayed(observation, state, elapsed)
     bursts = _burst(observation, state, elapsed, able, barely)
     state = _dispersed(state, elapsed)
     if state.history.span >= 60.0:
@@ -138,6 +140,18 @@ def _burst(observation: Observation, state: State, elapsed: float, able: float, 
     if 0 < barely < sure and bursts.overruns:
         return bursts.with_return(observation.now, rate)
     return bursts
+
+
+def _stayed(observation: Observation, state: State, elapsed: float) -> State:
+    """How long requests stay, learned slowly and only where they do not crowd: else few replicas would seem to need ever more."""
+    planned, seconds = observation.capacity.concurrency, little(state)
+    if seconds is None or not planned or state.history.span < 30.0 or observation.held > 0:
+        return state
+    if state.mix.in_flight > UNCROWDED * planned * observation.ready:
+        return state
+    if state.stay is None:
+        return msgspec.structs.replace(state, stay=seconds)
+    return msgspec.structs.replace(state, stay=state.stay + (1.0 - exp(-elapsed / _STAY)) * (seconds - state.stay))
 
 
 def _dispersed(state: State, elapsed: float) -> State:

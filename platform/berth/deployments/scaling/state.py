@@ -34,6 +34,7 @@ class Sums(msgspec.Struct, frozen=True):
     work: float = 0.0
     counts: Counters = Counters()
     peak: float = 0.0  # work a second of one replica in the busiest ten seconds
+    busy: float = 0.0  # requests in flight or waiting when it began
 
 
 class Mix(msgspec.Struct, frozen=True):
@@ -78,6 +79,8 @@ class State(msgspec.Struct, frozen=True):
     busy: float = 0.0  # requests that were in flight or waited, as told or worked out
     done: float | None = None  # requests a second that were finished, lately
     flooded: int | None = None  # replicas that were ready when requests began to wait within engines
+    full_since: float | None = None  # since when so many replicas as now have had requests waiting
+    stay: float | None = None  # seconds that a request spends in a replica that is not crowded
     stuck_since: float | None = (
         None  # since when less has been finished than could be, though requests wait within engines
     )

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from berth.catalog.facts import FACTS_FORMAT, ArtefactFacts, ModelFacts
+from berth.planner.performance import OPERATIONS_PER_CORE
 from berth.planner.quantization import scheme
 from berth.planner.shapes import PlanArtefact
 from berth.planner.weights import weights
@@ -19,6 +20,9 @@ LADDER: Final = ("Q8_0", "Q6_K", "Q5_K_M", "Q4_K_M")
 EXACT: Final = ("F32", "F16", "BF16")  # a quantization of a quantization loses twice
 _ALIGNMENT: Final = 32
 _PREFIX: Final = "make-"
+_SECONDS_A_WEIGHT: Final = 0.5e-6  # of one core, measured
+_PLACES: Final = 800  # tokens read with each file, prompt and places together
+_BEGINNING: Final = 5.0  # seconds: processes start, files are hashed
 
 
 def is_to_be_made(artefact_id: str) -> bool:
@@ -79,3 +83,11 @@ def _made(model: ModelFacts, source: PlanArtefact, quantization: str, barred: st
         id=f"{_PREFIX}gguf-{quantization}", format="gguf", engines=("llamacpp",), size=held.total, facts=facts,
         made_of=source.id, barred=barred,
     )  # fmt: skip
+
+
+def seconds_to_make(model: ModelFacts, threads: int) -> float:
+    """Of converting and measuring on so many threads, roughly: half a microsecond a weight for the best scales, then a few hundred places
+    of text read with both files (docs/conversion.md)."""
+    converting = model.parameters * _SECONDS_A_WEIGHT / max(1, threads)
+    measuring = 2 * _PLACES * 2 * model.active_parameters / (OPERATIONS_PER_CORE * max(1, threads))
+    return round(_BEGINNING + converting + measuring, 1)

@@ -15,6 +15,7 @@ from berth.planner.explain import Reason, reason, size
 from berth.planner.foresight import what_was_learnt
 from berth.planner.judge import candidates, judge, possible
 from berth.planner.learning import Factor, Key
+from berth.planner.makeable import seconds_to_make
 from berth.planner.needs import DEFAULT_CONTEXT, Needs, Pins
 from berth.planner.shapes import PLAN_FORMAT, Candidate, Choice, Fit, Plan, PlanArtefact, Predicted, Question, Rejected
 from berth.planner.tiers import Tier
@@ -177,9 +178,11 @@ def _reasons(question: Question, fit: Fit) -> Iterator[Reason]:
         source = next(each for each in question.artefacts if each.id == files.made_of)
         yield reason(
             "to_be_made",
-            f"{files.facts.quantization} is made of {source.facts.quantization} first, and measured against it before it serves.",
+            f"{files.facts.quantization} is made of {source.facts.quantization} first, and measured against it before it serves: "
+            f"about {seconds_to_make(question.model, tier.threads):.0f} s.",
             quantization=files.facts.quantization,
             source=source.facts.quantization,
+            seconds=seconds_to_make(question.model, tier.threads),
         )
     if measured is not None:
         yield reason(

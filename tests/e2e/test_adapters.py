@@ -18,7 +18,7 @@ from tests.runtime.lora_files import peft_adapter
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 ORG = "/api/v1/orgs/my-org"
-BASE, NAME = "smollm2-135m-instruct", "support-voice"
+MODEL, BASE, NAME = "smollm2-135m-instruct", "base-of-adapters", "support-voice"
 TOKENS = 6
 
 
@@ -54,27 +54,40 @@ def said(platform: Platform, name: str) -> str:
 
 
 @pytest.fixture(scope="module")
-def adapter(platform_up: Platform, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+def base(platform_up: Platform) -> Iterator[str]:
+    """A deployment of its own, so that nobody else's is restarted."""
+    session = platform_up.sign_in()
+    wish = {"model": MODEL, "name": BASE, "needs": {"context_length": 1024, "concurrency": 2}}
+    session.post(f"{ORG}/deployments", json=wish).raise_for_status()
+    until(platform_up, BASE, "ready")
+    yield BASE
+    session.delete(f"{ORG}/deployments/{BASE}").raise_for_status()
+
+
+@pytest.fixture(scope="module")
+def adapter(platform_up: Platform, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
     """Uploaded as PEFT saves it, and verified against its base."""
     folder: Path = peft_adapter(tmp_path_factory.mktemp("lora") / "adapter")
     session = Session(platform_up.demo["dashboard_url"])
     session.sign_in(platform_up.demo["email"], platform_up.demo["password"])
-    run = upload(session, "my-org", NAME, sorted(folder.iterdir()), base=BASE)
+    run = upload(session, "my-org", NAME, sorted(folder.iterdir()), base=MODEL)
     done = watch(session, "my-org", run["id"])
     session.close()
     assert done["state"] == "done", done
-    return done
+    yield done
+    place = f"{ORG}/models/{NAME}/versions/1"
+    platform_up.wait_for(lambda: platform_up.sign_in().delete(place).status_code in (204, 404), seconds=60)
 
 
 @pytest.fixture(scope="module")
-def beside(platform_up: Platform, adapter: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Deployed with nothing said but its name."""
+def beside(platform_up: Platform, adapter: dict[str, Any], base: str) -> Iterator[dict[str, Any]]:
     session = platform_up.sign_in()
-    answer = session.post(f"{ORG}/deployments", json={"model": NAME})
+    answer = session.post(f"{ORG}/deployments", json={"model": NAME, "beside": base})
     assert answer.status_code == 201, answer.text
     yield answer.json()
     if any(each["name"] == NAME for each in session.get(f"{ORG}/deployments").json()["items"]):
         session.delete(f"{ORG}/deployments/{NAME}").raise_for_status()
+    platform_up.wait_for(lambda: session.get(f"{ORG}/deployments/{NAME}").status_code == 404, seconds=60)
 
 
 def test_it_answers_as_itself_on_its_bases_replicas_and_is_metered_apart(

@@ -76,7 +76,9 @@ def of_deployment(deployment: Deployment, artefact: Artefact) -> Carried:
 def files_of(version: ModelVersion, engine: str) -> Artefact | None:
     """The adapter's files that this engine loads beside a base; None: it does not."""
     rows = (
-        Artefact.objects.for_org(version.org_id).filter(version=version, adapter__isnull=False).order_by("-format", "pk")
+        Artefact.objects.for_org(version.org_id)
+        .filter(version=version, adapter__isnull=False)
+        .order_by("-format", "pk")
     )
     fitting = (each for each in rows if each.adapter and engine in adapter_facts(each.adapter).engines)
     return next(fitting, None)

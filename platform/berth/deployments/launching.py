@@ -14,6 +14,7 @@ from berth.compute.launch import LAUNCH_FORMAT, Adapter, LaunchSpec, ModelFile
 from berth.deployments import adapters
 from berth.deployments.decision import DRAIN_SECONDS
 from berth.deployments.models import Replica
+from berth.deployments.options import told_by
 
 START_DEADLINE_SECONDS = 600
 _STACK_BYTES = 8 << 20
@@ -40,8 +41,8 @@ def launch_spec(replica: Replica) -> LaunchSpec:
         pooling=revision.version.facts.get("pooling"),
         chat=_chats(revision.version.facts),
         model_format=revision.artefact.format,
-        # On devices of its own the plan is of their memory, and drivers map far more of the main one than is ever used.
-        memory_limit=None if replica.devices else memory_limit(revision.memory, revision.slots),
+        # With GPUs drivers map far more of the main memory than is ever used.
+        memory_limit=None if replica.devices or revision.gpus else memory_limit(revision.memory, revision.slots),
         start_deadline_seconds=START_DEADLINE_SECONDS,
         drain_seconds=DRAIN_SECONDS,
         tier=revision.tier,
@@ -49,6 +50,7 @@ def launch_spec(replica: Replica) -> LaunchSpec:
         devices=tuple(replica.devices),
         scrub=replica.scrub,
         adapters=_adapters(replica),
+        **told_by(revision),
     )
 
 
@@ -68,7 +70,9 @@ def _by_artefact(org_id: UUID, artefacts: Sequence[str]) -> dict[str, tuple[Mode
     if not artefacts:
         return {}
     files: dict[str, list[ModelFile]] = {each: [] for each in artefacts}
-    for file in ArtefactFile.objects.for_org(org_id).filter(artefact__in=[UUID(each) for each in artefacts]).order_by("name"):
+    for file in (
+        ArtefactFile.objects.for_org(org_id).filter(artefact__in=[UUID(each) for each in artefacts]).order_by("name")
+    ):
         files[str(file.artefact_id)].append(_file(file))
     return {each: tuple(held) for each, held in files.items()}
 

@@ -115,6 +115,8 @@ class Revision(OrgOwned):
     needs = models.JSONField()
     plan = models.JSONField()  # the whole plan, with its reasons and rejected alternatives
     gpus = models.PositiveIntegerField(default=0)  # whole devices a replica has for itself
+    # What the engine is told beside context and slots: options.Options without defaults, as plain data.
+    options = models.JSONField(default=dict, blank=True)
     # LoRA adapters that each replica loads, in their order in the engine: adapters.Carried, as plain data.
     adapters = models.JSONField(default=list, blank=True)
     reason = models.CharField(max_length=200, blank=True)  # why it was made, in its author's words

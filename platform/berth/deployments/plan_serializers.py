@@ -157,6 +157,15 @@ class PlannedArtefactOut(serializers.Serializer[Any]):
     size = serializers.IntegerField(help_text="Bytes; of one that is made first as it is expected to be")
 
 
+class LayoutOut(serializers.Serializer[Any]):
+    """How a replica lies on its devices."""
+
+    devices = serializers.IntegerField(help_text="GPUs that are the replica's alone")
+    tensor_parallel = serializers.IntegerField()
+    pipeline_parallel = serializers.IntegerField()
+    kv_dtype = serializers.CharField(allow_null=True, help_text="Of the cache; null: as the weights")
+
+
 class ChoiceOut(serializers.Serializer[Any]):
     engine = serializers.CharField()
     artefact = PlannedArtefactOut()
@@ -175,6 +184,7 @@ class ChoiceOut(serializers.Serializer[Any]):
     price_per_hour = serializers.CharField(allow_null=True, help_text="Exact decimal, for all replicas")
     currency = serializers.CharField()
     reasons = PlanMessageOut(many=True)
+    layout = LayoutOut(allow_null=True, default=None, help_text="null: of a plan before there were any")
 
 
 class PlanOut(serializers.Serializer[Any]):

@@ -82,6 +82,8 @@ def tier_of(offer: Offer) -> Tier:
         memory_bytes=offer.memory_bytes,
         memory_bandwidth=offer.memory_bandwidth,
         price_per_hour=offer.price_per_hour,
+        gpu=offer.gpu,
+        gpus=offer.gpus,
     )
 
 

@@ -8,6 +8,7 @@ from berth.catalog.models import Artefact, ModelVersion
 from berth.deployments import adapters, rollouts
 from berth.deployments.history import record
 from berth.deployments.models import Deployment, Revision
+from berth.deployments.options import options_for
 from berth.deployments.planning import NoPlan, plan_json, wishes_json
 from berth.deployments.proposals import Wishes
 from berth.deployments.revisions import next_revision
@@ -30,7 +31,8 @@ def revise(
     choice = planned.choice
     if choice is None:
         raise NoPlan(planned)
-    artefact = Artefact.objects.for_org(deployment.org_id).get(pk=choice.artefact_id)
+    files = Artefact.objects.for_org(deployment.org_id).select_related("version__model")
+    artefact = files.get(pk=choice.artefact_id)
     own = adapter_alone(deployment, version, artefact, choice.engine)
     adapters.check_still_fits(deployment, artefact, choice.engine)
     carried = adapters.wanted_beside(deployment, own)
@@ -44,7 +46,9 @@ def revise(
         context_length=choice.context_length,
         slots=choice.slots,
         threads=choice.threads,
-        memory=choice.memory.total + adapters.memory_of(deployment.org_id, carried),
+        gpus=choice.layout.devices,
+        options=options_for(choice, artefact),
+        memory=(choice.layout.main_memory or choice.memory.total) + adapters.memory_of(deployment.org_id, carried),
         replicas=choice.replicas,
         needs=wishes_json(needs),
         plan={**plan_json(planned), "pins": wishes_json(pins)},

@@ -10,7 +10,7 @@ from berth.deployments.models import Deployment, Revision
 from berth.orgs.models import User
 
 _COPIED: Final = (
-    "version_id", "artefact_id", "engine", "tier", "context_length", "slots", "threads", "replicas", "needs", "plan", "gpus",
+    "version_id", "artefact_id", "engine", "tier", "context_length", "slots", "threads", "replicas", "needs", "plan", "gpus", "options",
 )  # fmt: skip
 
 

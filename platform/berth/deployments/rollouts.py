@@ -25,7 +25,17 @@ from berth.web.errors import Conflict, NotFound
 STEPS: Final = (5, 25, 50)
 HOLD: Final = {Strategy.ROLLING: 120, Strategy.CANARY: 300, Strategy.SHADOW: 0}  # seconds, where nobody says
 SHADOW_PERCENT: Final = 10
-CONFIGURATION: Final = ("artefact_id", "engine", "tier", "context_length", "slots", "threads", "gpus", "adapters")
+CONFIGURATION: Final = (
+    "artefact_id",
+    "engine",
+    "tier",
+    "context_length",
+    "slots",
+    "threads",
+    "gpus",
+    "options",
+    "adapters",
+)
 
 
 def open_rollout(deployment: Deployment) -> Rollout | None:
@@ -38,7 +48,12 @@ def latest_rollout(deployment: Deployment) -> Rollout | None:
 
 def alike(one: Revision, other: Revision | None) -> bool:
     """Whether replicas of one are as good as those of the other: they differ at most in how many there are."""
-    return other is not None and all(str(getattr(one, name)) == str(getattr(other, name)) for name in CONFIGURATION)
+    return other is not None and all(_same(getattr(one, name), getattr(other, name)) for name in CONFIGURATION)
+
+
+def _same(one: object, other: object) -> bool:
+    """Ids are texts in rows that were just made."""
+    return one == other or str(one) == str(other)
 
 
 def begin(

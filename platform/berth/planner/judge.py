@@ -6,16 +6,19 @@ from collections.abc import Iterator
 from typing import Final
 
 from berth.catalog.facts import ModelFacts
-from berth.planner.capabilities import ENGINES, EngineCapabilities
+from berth.planner import on_gpus
+from berth.planner.capabilities import ENGINES
+from berth.planner.capability import capabilities
 from berth.planner.explain import Reason, number, reason, size
 from berth.planner.foresight import first_of, speed_of
 from berth.planner.licences import allowed
-from berth.planner.memory import memory_need
+from berth.planner.memory import MemoryNeed, memory_need
 from berth.planner.needs import DEFAULT_CONTEXT, LEAST_BITS, MOST_LOSS, Needs, Pins
 from berth.planner.quality import MeasuredQuality, loss_of_bits
-from berth.planner.shapes import Candidate, Fit, Question
+from berth.planner.shapes import Candidate, Fit, Layout, Question
 from berth.planner.tiers import Tier
 
+GPU: Final = "gpu"  # kind of a tier
 _LEAST_SHRUNK: Final = 2_048  # below this nobody's default is served well: it is for them to say
 
 
@@ -39,21 +42,27 @@ def judge(question: Question, candidate: Candidate) -> Fit | Reason:
     )
     if against:
         return against
-    engine = ENGINES[candidate.engine]
     slots = question.pins.slots or question.needs.concurrency
-    if slots > engine.max_slots:
+    most = _most_slots(candidate)
+    if slots > most:
         return reason(
             "too_many_slots",
-            f"{candidate.engine} decodes at most {engine.max_slots} requests side by side; {slots} were asked for.",
+            f"{candidate.engine} decodes at most {most} requests side by side; {slots} were asked for.",
             asked=slots,
-            limit=engine.max_slots,
+            limit=most,
         )
     bits = candidate.artefact.facts.tensor_bytes * 8 / max(1, question.model.parameters)
     return (
         _poor_quality(question.needs, bits, candidate.artefact.measured)
         or _too_dear(question.needs, candidate.tier)
-        or _with_context(question, candidate, engine, slots, bits)
+        or _with_context(question, candidate, slots, bits)
     )
+
+
+def _most_slots(candidate: Candidate) -> int:
+    if candidate.tier.kind == GPU:
+        return capabilities()[candidate.engine].max_sequences
+    return ENGINES[candidate.engine].max_slots
 
 
 def _pinned_away(pins: Pins, candidate: Candidate) -> Reason | None:
@@ -69,6 +78,8 @@ def _pinned_away(pins: Pins, candidate: Candidate) -> Reason | None:
 
 
 def _impossible(question: Question, candidate: Candidate) -> Reason | None:
+    if candidate.tier.kind == GPU:
+        return on_gpus.impossible(question, candidate)
     engine, files = ENGINES.get(candidate.engine), candidate.artefact
     if files.barred:
         return reason("cannot_be_made", files.barred, quantization=files.facts.quantization)
@@ -141,9 +152,7 @@ def _poor_quality(needs: Needs, bits: float, measured: MeasuredQuality | None) -
     )
 
 
-def _with_context(
-    question: Question, candidate: Candidate, engine: EngineCapabilities, slots: int, bits: float
-) -> Fit | Reason:
+def _with_context(question: Question, candidate: Candidate, slots: int, bits: float) -> Fit | Reason:
     """With the context that was asked for, or the largest sensible one that fits when none was."""
     model = question.model
     asked = question.pins.context_length or question.needs.context_length
@@ -156,7 +165,7 @@ def _with_context(
         )
     against = None
     for context in [asked] if asked is not None else _default_contexts(model):
-        outcome = _at(question, candidate, engine, context, slots, bits)
+        outcome = _at(question, candidate, context, slots, bits)
         if isinstance(outcome, Fit):
             return outcome
         against = outcome  # the smallest context's reason is the one that stands
@@ -165,10 +174,14 @@ def _with_context(
     return against
 
 
-def _at(
-    question: Question, candidate: Candidate, engine: EngineCapabilities, context: int, slots: int, bits: float
-) -> Fit | Reason:
-    tier = candidate.tier
+def _at(question: Question, candidate: Candidate, context: int, slots: int, bits: float) -> Fit | Reason:
+    tier, loss = candidate.tier, _loss(question, candidate, bits)
+    if tier.kind == GPU:
+        found = on_gpus.fit_on_gpus(question, candidate, context=context, slots=slots, bits=bits, loss=loss)
+        if isinstance(found, Reason):
+            return found
+        return _too_slow(question.needs, found) or _first_late(question.needs, found) or found
+    engine = ENGINES[candidate.engine]
     need = memory_need(
         question.model,
         candidate.artefact.facts,
@@ -190,9 +203,22 @@ def _at(
         )
     speed = speed_of(question, candidate, context_length=context, slots=slots)
     fit = Fit(
-        candidate, context, slots, need, speed, bits, _loss(question, candidate, bits), first_of(question, candidate)
+        candidate,
+        context,
+        slots,
+        need,
+        speed,
+        bits,
+        loss,
+        first_of(question, candidate),
+        layout=_layout(candidate, need),
     )
     return _too_slow(question.needs, fit) or _first_late(question.needs, fit) or fit
+
+
+def _layout(candidate: Candidate, need: MemoryNeed) -> Layout:
+    """On a CPU only vLLM is told how much cache to set aside, and takes no less than 1 GiB."""
+    return Layout(kv_cache_bytes=max(1 << 30, need.kv)) if candidate.engine == "vllm" else Layout()
 
 
 def _loss(question: Question, candidate: Candidate, bits: float) -> float:

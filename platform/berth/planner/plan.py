@@ -138,6 +138,7 @@ def _choice(question: Question, fit: Fit) -> Choice:
         predicted=Predicted(fit.speed, fit.first),
         price_per_hour=None if price is None else price * question.replicas,
         reasons=tuple(_reasons(question, fit)),
+        layout=fit.layout,
         made_of=candidate.artefact.made_of,
         file_format=candidate.artefact.format,
     )

@@ -38,6 +38,19 @@ class Predicted(msgspec.Struct, frozen=True):
     ttft_ms: Estimate | None = None  # one request alone, a prompt of 512 tokens
 
 
+class Layout(msgspec.Struct, frozen=True):
+    """How a replica lies on its devices, and what its engine is told beside context and slots. None: the engine's own."""
+
+    devices: int = 0  # GPUs that are the replica's alone
+    tensor_parallel: int = 1
+    pipeline_parallel: int = 1
+    kv_dtype: str | None = None  # of the cache, in the engine's words; None: as the weights
+    memory_fraction: float | None = None  # of each GPU's memory, as the plan counted
+    max_batched_tokens: int | None = None  # of one step, as the plan counted
+    kv_cache_bytes: int | None = None  # for engines that set it aside at once
+    main_memory: int | None = None  # bytes beside the GPUs'; None: what `memory` says is main memory
+
+
 class Choice(msgspec.Struct, frozen=True):
     """Everything that a revision needs."""
 
@@ -54,6 +67,7 @@ class Choice(msgspec.Struct, frozen=True):
     predicted: Predicted
     price_per_hour: Decimal | None  # for all replicas
     reasons: tuple[Reason, ...]
+    layout: Layout = Layout()
     made_of: str = ""  # id of the artefact that its files are made of first; empty: they are there
     file_format: str = ""
 
@@ -110,3 +124,4 @@ class Fit(msgspec.Struct, frozen=True):
     bits: float
     loss: float  # of a benchmark's score, 0 to 1: measured of this artefact, or as usual for its bits
     first: Estimate | None = None
+    layout: Layout = Layout()

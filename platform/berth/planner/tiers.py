@@ -15,7 +15,9 @@ class Tier(msgspec.Struct, frozen=True):
     cores: int
     memory_bytes: int
     memory_bandwidth: int | None = None  # bytes per second; None: not known
-    price_per_hour: Decimal | None = None  # None: not priced
+    price_per_hour: Decimal | None = None  # of one replica; None: not priced
+    gpu: str | None = None  # the planner's name of its devices
+    gpus: int = 0  # devices that one replica could have
 
     @property
     def usable_memory(self) -> int:

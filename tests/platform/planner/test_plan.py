@@ -242,7 +242,7 @@ def test_what_cannot_be_promised_is_not_planned() -> None:
     recurrent = msgspec.structs.replace(SMOLLM2, recurrent=True)
     assert [each.code for each in ask(recurrent).rejected] == ["memory_unknown"]
     gpu = msgspec.structs.replace(CPU, kind="gpu")
-    assert [each.code for each in ask(tier=gpu).rejected] == ["tier_unsupported"]
+    assert [each.code for each in ask(tier=gpu).rejected] == ["hardware_unknown"]
 
 
 def test_one_core_is_still_one_thread() -> None:

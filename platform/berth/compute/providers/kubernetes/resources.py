@@ -14,6 +14,7 @@ from berth.compute.providers.kubernetes.quantities import mebibytes
 AGENT_BYTES: Final = 256 << 20  # the runtime beside the engine
 STATE_BYTES: Final = 64 << 20  # status, log, what was verified
 TEMPORARY_BYTES: Final = 64 << 20
+MAIN_MEMORY_BYTES: Final = 8 << 30  # of an engine that has its model on GPUs
 SHARED_MEMORY_BYTES: Final = 1 << 30  # between the processes of one engine, with GPUs
 
 
@@ -35,6 +36,9 @@ def take_of(spec: LaunchSpec, tier: NodeTier, cluster: Cluster) -> Take:
     fetched = 0 if cluster.models_claim else files
     shared = SHARED_MEMORY_BYTES if spec.gpus else 0
     own = (spec.memory_limit or 0) + (0 if spec.gpus else files)
+    if spec.gpus and not spec.memory_limit:
+        # As planned (planner/on_gpus.py), and never more than the tier has beside agent and shared memory.
+        own = max(0, min(MAIN_MEMORY_BYTES, tier.memory_bytes - AGENT_BYTES - shared))
     take = Take(
         cores=min(spec.threads, tier.cores),
         memory=max(own, 512 << 20) + AGENT_BYTES + shared,

@@ -12,6 +12,7 @@ from berth_gateway.endpoint import Endpoint
 from berth_gateway.errors import Refusal
 from berth_gateway.head import RequestHead
 from berth_gateway.paths import Place
+from berth_gateway.surfaces.common import for_caller
 from berth_gateway.trace import Trace
 
 if TYPE_CHECKING:
@@ -80,7 +81,7 @@ def admit_request(
         caller=caller,
         route=route,
         endpoint=endpoint,
-        prepared=surface.prepare(endpoint, body, route),
+        prepared=surface.prepare(endpoint, body, for_caller(route, caller)),
         accepted_at=gateway.wall(),
         started=gateway.now(),
         patience=patience,

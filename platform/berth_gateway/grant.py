@@ -19,7 +19,7 @@ from berth_gateway.errors import Refusal
 from berth_gateway.pools import Kind
 from berth_gateway.recording import wish_of
 from berth_gateway.route import Address, address
-from berth_gateway.surfaces.common import chat_fields, stream_options
+from berth_gateway.surfaces.common import chat_fields, for_caller, stream_options
 from berth_gateway.target import Target
 
 if TYPE_CHECKING:
@@ -129,7 +129,7 @@ class Grant:
         self.context, self.engine_model = route.context_length, route.engine_model
         self.fills_context, self.whole = route.engine in FILLS_CONTEXT, answers_whole(route.engine)
         self.stream_options: Any = stream_options(route, 1)
-        more = msgspec.json.encode(chat_fields(route))[1:-1]
+        more = msgspec.json.encode(chat_fields(for_caller(route, self.caller)))[1:-1]
         self.more = b"," + more if more else b""
         model = msgspec.json.encode(route.name).replace(b"%", b"%%")
         # An answer: length, request id, lines about limits, milliseconds, request id, time, choices, `tail`.

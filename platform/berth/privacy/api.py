@@ -33,6 +33,9 @@ class PolicyOut(serializers.Serializer[Any]):
     padded = serializers.BooleanField(
         help_text="Whether answers are filled up to fixed sizes, so that packets say less of them"
     )
+    keys_apart = serializers.BooleanField(
+        help_text="Whether no API key finds what another has left in an engine's cache of prompt prefixes"
+    )
     excluded_deployment_ids = _ids(help_text="Deployments of whose requests nothing is kept")
     excluded_key_ids = _ids(help_text="API keys of whose requests nothing is kept")
     changed_at = serializers.DateTimeField(allow_null=True, help_text="null: never changed")
@@ -52,6 +55,7 @@ class PolicyIn(StrictSerializer):
     recording = serializers.BooleanField(required=False)
     retention_days = serializers.IntegerField(required=False, min_value=1, max_value=MOST_DAYS)
     padded = serializers.BooleanField(required=False)
+    keys_apart = serializers.BooleanField(required=False)
     excluded_deployment_ids = _ids(required=False)
     excluded_key_ids = _ids(required=False)
 

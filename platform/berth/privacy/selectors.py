@@ -14,6 +14,7 @@ class Recordings(NamedTuple):
     orgs: dict[str, Recording]
     left_out: frozenset[str]  # ids of deployments and of keys
     padded: frozenset[str]  # ids of organisations whose answers are filled up
+    keys_apart: frozenset[str]  # ids of organisations whose keys share no prefixes
 
 
 def recordings() -> Recordings:
@@ -26,6 +27,7 @@ def recordings() -> Recordings:
     return Recordings(
         orgs={str(key.org_id): Recording(key_id=str(key.pk), public_key=bytes(key.public_key)) for key in keys},
         padded=frozenset(str(policy.org_id) for policy in every if policy.padded),
+        keys_apart=frozenset(str(policy.org_id) for policy in every if policy.keys_apart),
         left_out=frozenset(
             str(each) for policy in policies for each in (*policy.excluded_deployment_ids, *policy.excluded_key_ids)
         ),

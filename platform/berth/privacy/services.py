@@ -28,6 +28,7 @@ class Policy:
     recording: bool
     retention_days: int
     padded: bool
+    keys_apart: bool
     excluded_deployment_ids: list[UUID]
     excluded_key_ids: list[UUID]
     changed_at: datetime | None
@@ -46,6 +47,7 @@ def set_policy(
     recording: bool | None = None,
     retention_days: int | None = None,
     padded: bool | None = None,
+    keys_apart: bool | None = None,
     excluded_deployment_ids: Collection[UUID] | None = None,
     excluded_key_ids: Collection[UUID] | None = None,
 ) -> Policy:
@@ -73,6 +75,7 @@ def set_policy(
     row.recording = row.recording if recording is None else recording
     row.retention_days = row.retention_days if retention_days is None else retention_days
     row.padded = row.padded if padded is None else padded
+    row.keys_apart = row.keys_apart if keys_apart is None else keys_apart
     row.changed_at, row.changed_by = now, member.user
     row.save()
     if row.recording:
@@ -84,6 +87,7 @@ def set_policy(
         "recording": policy.recording,
         "retention_days": policy.retention_days,
         "padded": policy.padded,
+        "keys_apart": policy.keys_apart,
         "excluded_deployments": len(policy.excluded_deployment_ids),
         "excluded_keys": len(policy.excluded_key_ids),
     }
@@ -150,6 +154,7 @@ def _policy(row: PrivacyPolicy, change: int | None = None) -> Policy:
         recording=row.recording,
         retention_days=row.retention_days,
         padded=row.padded,
+        keys_apart=row.keys_apart,
         excluded_deployment_ids=list(row.excluded_deployment_ids),
         excluded_key_ids=list(row.excluded_key_ids),
         changed_at=row.changed_at,

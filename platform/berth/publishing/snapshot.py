@@ -129,6 +129,7 @@ def _orgs(wanted: Recordings) -> tuple[OrgInfo, ...]:
             limits=for_gateways(*limits),
             recording=wanted.orgs.get(str(org_id)),
             padded=str(org_id) in wanted.padded,
+            keys_apart=str(org_id) in wanted.keys_apart,
         )
         for org_id, slug, suspended_at, *limits in rows
     )

@@ -35,6 +35,7 @@ class OrgInfo(msgspec.Struct, frozen=True):
     weight: int = 1  # its share where organisations wait for the same replicas
     recording: Recording | None = None  # None: nothing of its requests is kept
     padded: bool = False  # answers are filled up to fixed sizes, so that their packets say less
+    keys_apart: bool = False  # no API key finds what another has left in an engine's prefix cache
 
 
 class Snapshot(msgspec.Struct, frozen=True):

@@ -6,7 +6,7 @@ import base64
 import hashlib
 import hmac
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from msgspec import UNSET
@@ -18,6 +18,9 @@ from berth_gateway.endpoint import Endpoint
 from berth_gateway.engines import ADAPTERS_BY_NUMBER, COUNTS_CONTINUOUSLY, FILLS_CONTEXT, SALTED
 from berth_gateway.errors import Refusal
 from berth_gateway.fields import NEVER, NEVER_PREFIXES, Use
+
+if TYPE_CHECKING:
+    from berth_gateway.admit import Caller
 
 
 def pass_fields(endpoint: Endpoint, values: Any, route: Route) -> frozenset[str]:
@@ -68,16 +71,25 @@ def stream_options(route: Route, choices: int) -> dict[str, bool]:
     return {"include_usage": True, "continuous_usage_stats": True} if running else {"include_usage": True}
 
 
-def cache_salt(route: Route) -> dict[str, str]:
-    """What keeps an organisation's prefixes apart from any other's in an engine's cache, whatever else that engine serves. Clients
-    cannot send one of their own (`fields.NEVER`)."""
-    return {"cache_salt": _salt(route.deployment_id, route.org_id)} if route.engine in SALTED else {}
+def for_caller(route: Route, caller: Caller) -> Route:
+    """The route by which a request of this key is prepared."""
+    return msgspec.structs.replace(route, apart_for=caller.key.key_id) if caller.org.keys_apart else route
+
+
+def cache_fields(route: Route) -> dict[str, Any]:
+    """What keeps an organisation's prefixes apart from any other's in an engine's cache, whatever else that engine serves, and a key's
+    from another key's where the organisation wishes. Clients cannot send it (`fields.NEVER`)."""
+    if route.engine in SALTED:
+        return {"cache_salt": _salt(route.deployment_id, route.org_id, route.apart_for)}
+    # No salt, but it can be told to read the whole prompt anew.
+    return {"cache_prompt": False} if route.apart_for and route.engine == "llamacpp" else {}
 
 
 @lru_cache(maxsize=4096)
-def _salt(deployment_id: str, org_id: str) -> str:
-    """32 characters of [A-Za-z0-9_-]."""
-    made = hmac.new(f"berth cache salt v1:{deployment_id}".encode(), org_id.encode(), hashlib.sha256).digest()
+def _salt(deployment_id: str, org_id: str, key_id: str) -> str:
+    """32 characters of [A-Za-z0-9_-]. Never stored; engines are told, clients are not."""
+    whose = f"{org_id}:{key_id}" if key_id else org_id
+    made = hmac.new(f"berth cache salt v1:{deployment_id}".encode(), whose.encode(), hashlib.sha256).digest()
     return base64.urlsafe_b64encode(made).decode()[:32]
 
 
@@ -94,7 +106,7 @@ def adapter_fields(route: Route) -> dict[str, Any]:
 def chat_fields(route: Route) -> dict[str, Any]:
     """What the gateway adds to every chat or text completion, behind `max_tokens`."""
     running: dict[str, Any] = {"timings_per_token": True} if route.engine == "llamacpp" else {}
-    return running | cache_salt(route) | adapter_fields(route)
+    return running | cache_fields(route) | adapter_fields(route)
 
 
 def admitted_extras(extras: dict[str, Any], route: Route) -> dict[str, Any]:

@@ -31,7 +31,7 @@ from berth_gateway.surfaces.common import (
     adapter_fields,
     admitted_extras,
     answer_limit,
-    cache_salt,
+    cache_fields,
     pass_fields,
     stream_options,
 )
@@ -86,7 +86,7 @@ def prepare(endpoint: Endpoint, body: Body, route: Route) -> Prepared:
     if told is not None:
         chat["max_tokens"] = told
     chat |= {"stream": True, "stream_options": stream_options(route, 1)}
-    chat |= cache_salt(route) | adapter_fields(route) | extras
+    chat |= cache_fields(route) | adapter_fields(route) | extras
     if route.engine in LLAMACPP:
         chat["timings_per_token"] = True
     return Prepared(

@@ -12,7 +12,7 @@ from berth_gateway.contract import Route
 from berth_gateway.endpoint import Answers, Body, Endpoint, Prepared, make
 from berth_gateway.errors import Refusal
 from berth_gateway.fields import LLAMACPP, Field, Json, Name, Note, Use, number, text, whole
-from berth_gateway.surfaces.common import adapter_fields, admitted_extras, answer_limit, cache_salt, pass_fields
+from berth_gateway.surfaces.common import adapter_fields, admitted_extras, answer_limit, cache_fields, pass_fields
 
 Id = Annotated[str, Meta(max_length=256)]
 Status = Literal["in_progress", "completed", "incomplete"]
@@ -190,7 +190,7 @@ def prepare(endpoint: Endpoint, body: Body, route: Route) -> Prepared:
         sent |= {"timings_per_token": True, **_as_chat(sent)}
     echoed = {name: body_fields[name] for name in _ECHOED if name in body_fields}
     return Prepared(
-        body=msgspec.json.encode(sent | cache_salt(route) | adapter_fields(route) | extras),
+        body=msgspec.json.encode(sent | cache_fields(route) | adapter_fields(route) | extras),
         stream=values.stream is True,
         include_usage=True,
         choices=1,

@@ -122,6 +122,7 @@ def test_nothing_is_kept_until_an_admin_says_so(house: House) -> None:
         "recording": False,
         "retention_days": 30,
         "padded": False,
+        "keys_apart": False,
         "excluded_deployment_ids": [],
         "excluded_key_ids": [],
         "changed_at": None,
@@ -151,6 +152,19 @@ def test_answers_can_be_filled_up_with_and_without_records(house: House) -> None
     assert house.patch(padded=True).json()["padded"] is True
     assert told() and house.told is None
     house.patch(padded=False)
+    assert not told()
+
+
+@pytest.mark.threat("G8")
+def test_keys_can_be_kept_apart_in_prefix_caches(house: House) -> None:
+    def told() -> bool:
+        return next(org.keys_apart for org in snapshot().orgs if org.org_id == str(house.org.pk))
+
+    assert not told()
+    assert house.patch(keys_apart=True).json()["keys_apart"] is True
+    assert told()
+    assert house.patch(padded=True).json()["keys_apart"] is True  # what is absent stays
+    house.patch(keys_apart=False)
     assert not told()
 
 

@@ -1633,6 +1633,8 @@ export interface components {
             retention_days: number;
             /** @description Whether answers are filled up to fixed sizes, so that packets say less of them */
             padded: boolean;
+            /** @description Whether no API key finds what another has left in an engine's cache of prompt prefixes */
+            keys_apart: boolean;
             /** @description Deployments of whose requests nothing is kept */
             excluded_deployment_ids: string[];
             /** @description API keys of whose requests nothing is kept */
@@ -1647,6 +1649,11 @@ export interface components {
         ChoiceOut: {
             engine: string;
             artefact: components["schemas"]["PlannedArtefactOut"];
+            /**
+             * Format: uuid
+             * @description The artefact that its files are made of, and measured, before it starts; null: they are there
+             */
+            made_of?: string | null;
             tier: string;
             context_length: number;
             slots: number;
@@ -1658,6 +1665,8 @@ export interface components {
             price_per_hour: string | null;
             currency: string;
             reasons: components["schemas"]["PlanMessageOut"][];
+            /** @description null: of a plan before there were any */
+            layout?: components["schemas"]["LayoutOut"] | null;
         };
         ConversionOut: {
             /** Format: uuid */
@@ -1724,6 +1733,8 @@ export interface components {
             replicas?: number;
             /** @description Absent: as the model */
             name?: string;
+            /** @description Of an adapter: the deployment of its base whose replicas are to serve it too, with that one's needs, pins and replicas; empty: on replicas of its own. Absent: beside one, if there is one */
+            beside?: string;
             /** @description Of the plan that was seen. If it is older than 15 minutes or another now: 409 plan.stale with the differences */
             plan_id?: string;
         };
@@ -1769,6 +1780,10 @@ export interface components {
             /** @description null: the revision's number of replicas */
             max_replicas: number | null;
             priority: number;
+            /** @description Of an adapter: the deployment whose replicas serve it; null: it has its own */
+            beside: string | null;
+            /** @description Names of the adapters that its replicas serve too */
+            adapters: string[];
         };
         /** @description One page of a list. */
         DeploymentPage: {
@@ -2020,6 +2035,15 @@ export interface components {
         KeyStatusEnum: "active" | "expired" | "revoked";
         /** @enum {string} */
         LanguageEnum: "en" | "zh-hans";
+        /** @description How a replica lies on its devices. */
+        LayoutOut: {
+            /** @description GPUs that are the replica's alone */
+            devices: number;
+            tensor_parallel: number;
+            pipeline_parallel: number;
+            /** @description Of the cache; null: as the weights */
+            kv_dtype: string | null;
+        };
         LibraryModelOut: {
             key: string;
             title: string;
@@ -2286,6 +2310,8 @@ export interface components {
             format: components["schemas"]["FormatEnum"];
             /** @description what can be made depends on the format */
             quantization: components["schemas"]["QuantizationEnum"];
+            /** @description a text of your own to measure the quality with, beside the neutral one; sealed until the conversion ends, then deleted */
+            sample_text?: string;
         };
         /** @description The base of every request body. Nested ones are strict too; the error names the path, as in `needs.context_length`. */
         NewCredentialInRequest: {
@@ -2432,6 +2458,12 @@ export interface components {
         };
         /** @enum {string} */
         OutcomeEnum: "ok" | "client_closed" | "upstream_error" | "rejected" | "timeout" | "interrupted";
+        /** @description A quantization that was made or tried, and why it is not used. */
+        PassedOut: {
+            quantization: string;
+            reason: string;
+            message: string;
+        };
         /** @description The base of every request body. Nested ones are strict too; the error names the path, as in `needs.context_length`. */
         PeakInRequest: {
             /**
@@ -2480,6 +2512,8 @@ export interface components {
         PinsInRequest: {
             /** Format: uuid */
             artefact_id?: string;
+            /** @description Q4_K_M; made first where it is not there and can be */
+            quantization?: string;
             engine?: string;
             tier?: string;
             context_length?: number;
@@ -2541,9 +2575,13 @@ export interface components {
             changes: components["schemas"]["PlanMessageOut"][];
         };
         PlannedArtefactOut: {
-            /** Format: uuid */
-            id: string;
+            /**
+             * Format: uuid
+             * @description null: it is made first
+             */
+            id: string | null;
             quantization: string;
+            /** @description Bytes; of one that is made first as it is expected to be */
             size: number;
         };
         PlaygroundKeyOut: {
@@ -2561,6 +2599,7 @@ export interface components {
             recording?: boolean;
             retention_days?: number;
             padded?: boolean;
+            keys_apart?: boolean;
             excluded_deployment_ids?: string[];
             excluded_key_ids?: string[];
         };
@@ -2570,6 +2609,8 @@ export interface components {
             retention_days: number;
             /** @description Whether answers are filled up to fixed sizes, so that packets say less of them */
             padded: boolean;
+            /** @description Whether no API key finds what another has left in an engine's cache of prompt prefixes */
+            keys_apart: boolean;
             /** @description Deployments of whose requests nothing is kept */
             excluded_deployment_ids: string[];
             /** @description API keys of whose requests nothing is kept */
@@ -2586,6 +2627,25 @@ export interface components {
             /** @description One request alone with 512 prompt tokens; null: not known */
             ttft_ms?: components["schemas"]["EstimateOut"] | null;
         };
+        /** @description Files that are made before it can run with them. */
+        PreparationOut: {
+            state: components["schemas"]["PreparationOutStateEnum"];
+            quantization: string;
+            step: components["schemas"]["StepEnum"];
+            /** @description Of the step */
+            percent: number | null;
+            /**
+             * Format: double
+             * @description Of the step
+             */
+            seconds_left: number | null;
+            passed: components["schemas"]["PassedOut"][];
+            /** @description Why it failed */
+            code: string;
+            message: string;
+        };
+        /** @enum {string} */
+        PreparationOutStateEnum: "open" | "failed";
         PriceOut: {
             /** Format: uuid */
             readonly id: string;
@@ -2676,7 +2736,10 @@ export interface components {
              * @description share of places with the same likeliest next token
              */
             agreement: number;
+            /** @description which text the figures above are of */
             text: components["schemas"]["TextEnum"];
+            /** @description null: no text was given */
+            sample?: components["schemas"]["SampleQualityOut"] | null;
             engine: string;
             /** @description quantization of the artefact that it was compared with */
             reference: string;
@@ -2684,7 +2747,7 @@ export interface components {
             measured_at: string;
         };
         /** @enum {string} */
-        QuantizationEnum: "F16" | "BF16" | "Q8_0" | "Q6_K" | "Q5_K_M" | "Q5_K_S" | "Q4_K_M" | "Q4_K_S" | "Q4_1" | "Q4_0" | "Q3_K_M" | "Q2_K" | "FP8" | "INT8 W8A8" | "INT4 W4A16";
+        QuantizationEnum: "F16" | "BF16" | "Q8_0" | "Q6_K" | "Q5_K_M" | "Q5_K_S" | "Q4_K_M" | "Q4_K_S" | "Q4_1" | "Q4_0" | "Q3_K_M" | "Q2_K" | "FP8" | "INT8 W8A8" | "INT4 W4A16" | "AWQ-INT4";
         QueueOut: {
             /** @description 1 is the first */
             position: number;
@@ -2754,8 +2817,11 @@ export interface components {
                 [key: string]: unknown;
             };
             engine: string;
-            /** Format: uuid */
-            artefact_id: string;
+            /**
+             * Format: uuid
+             * @description null: it would have to be made first
+             */
+            artefact_id: string | null;
             quantization: string;
             tier: string;
         };
@@ -2784,7 +2850,8 @@ export interface components {
         RevisionOut: {
             number: number;
             engine: string;
-            quantization: string;
+            /** @description Of its files, also while they are being made */
+            readonly quantization: string;
             tier: string;
             context_length: number;
             slots: number;
@@ -2866,6 +2933,22 @@ export interface components {
         };
         /** @enum {string} */
         RolloutStatusEnum: "progressing" | "paused" | "watching" | "completed" | "rolled_back" | "superseded";
+        /** @description The same figures, over the text that the organisation gave. */
+        SampleQualityOut: {
+            tokens: number;
+            /** Format: double */
+            perplexity: number;
+            /** Format: double */
+            reference_perplexity: number;
+            /** Format: double */
+            perplexity_change: number;
+            /** Format: double */
+            divergence: number;
+            /** Format: double */
+            divergence_p99: number;
+            /** Format: double */
+            agreement: number;
+        };
         ScaledOut: {
             /** Format: date-time */
             at: string;
@@ -3061,6 +3144,8 @@ export interface components {
             wanted: number;
             least: number;
             most: number;
+            /** @description null: all files are there */
+            preparation: components["schemas"]["PreparationOut"] | null;
             rollout: components["schemas"]["RolloutOut"] | null;
             /** @description Latest changes of the number of replicas, newest first */
             scaling: components["schemas"]["ScaledOut"][];
@@ -3068,6 +3153,8 @@ export interface components {
             decision: components["schemas"]["ScalingDecisionOut"] | null;
             planned_against_measured: components["schemas"]["PlanCheckOut"][];
         };
+        /** @enum {string} */
+        StepEnum: "waiting" | "queued" | "converting" | "measuring" | "storing";
         StorageOut: {
             /** @description Bytes of all model versions; what several share counts once */
             used: number;

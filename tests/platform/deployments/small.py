@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
+from itertools import pairwise
 from math import ceil
 
 import msgspec
@@ -41,8 +42,8 @@ class Outcome:
 
     @property
     def reversals(self) -> int:
-        ways = [b > a for (_, a), (_, b) in zip(self.orders, self.orders[1:], strict=False) if a != b]
-        return sum(one != other for one, other in zip(ways, ways[1:], strict=False))
+        ways = [b > a for (_, a), (_, b) in pairwise(self.orders) if a != b]
+        return sum(one != other for one, other in pairwise(ways))
 
 
 class World:

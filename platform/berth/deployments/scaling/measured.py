@@ -91,7 +91,7 @@ def corrected(known: Corrected, window: Window, goals: Goals, believed: float, u
     if strained is not None and window.work > strained:
         strained = window.work
     factor = known.factor
-    told = window.crowd is not None or window.first is not None or window.late is not None or known.seen > 0
+    told = window.first is not None or window.late is not None
     if window.work > believed and told and (window.crowd or 0.0) < ROOMY:
         factor *= window.work / believed
     elif factor < 1.0:

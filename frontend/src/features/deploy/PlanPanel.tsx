@@ -64,7 +64,8 @@ export function Choice({ choice }: { choice: PlanChoice }) {
         <Facts
           items={[
             [t("plan.engine"), choice.engine],
-            [t("plan.artefact"), choice.artefact.quantization],
+            [t("plan.artefact"), <Artefact key="artefact" choice={choice} />],
+            [t("plan.quality"), <Quality key="quality" choice={choice} />],
             [t("plan.tier"), choice.tier],
             [t("plan.replicas"), choice.replicas],
             [t("plan.threads"), choice.threads],
@@ -91,6 +92,22 @@ export function Choice({ choice }: { choice: PlanChoice }) {
       </div>
     </div>
   );
+}
+
+/** What is loaded; where it is not there yet, that it is made first and about how long that takes. */
+function Artefact({ choice }: { choice: PlanChoice }) {
+  const { t } = useI18n();
+  const { quantization } = choice.artefact;
+  const made = choice.reasons.find((reason) => reason.code === "to_be_made");
+  if (!choice.made_of || made === undefined) return quantization;
+  return t("plan.made", { quantization, duration: duration(Number(made.params["seconds"]) * 1000) });
+}
+
+function Quality({ choice }: { choice: PlanChoice }) {
+  const { t, locale } = useI18n();
+  const measured = choice.reasons.find((reason) => reason.code === "quality_measured");
+  if (measured) return t("plan.quality.measured", { agreement: rough(Number(measured.params["agreement"]), locale), divergence: rough(Number(measured.params["divergence"]), locale) });
+  return <span className="muted">{choice.made_of ? t("plan.quality.tbm") : t("plan.quality.unmeasured")}</span>;
 }
 
 function Speed({ estimate }: { estimate: Estimate | null }) {

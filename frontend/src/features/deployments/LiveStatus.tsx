@@ -5,6 +5,7 @@ import { Notice } from "@/shared/ui/Notice";
 import { Card } from "@/shared/ui/Page";
 import { ScalingCard } from "./ScalingCard";
 import { shortName } from "./Timeline";
+import { Preparing } from "./Preparing";
 import type { Watched } from "./useStatus";
 
 /** What it does now: its place in the queue, how far each start is, and what scaling decided and why. */
@@ -14,6 +15,7 @@ export function LiveStatus({ watched: { status, streamed } }: { watched: Watched
   return (
     <div className="stack" data-live={streamed ? "stream" : "polling"}>
       {streamed ? null : <p className="muted">{t("live.polled")}</p>}
+      {status.preparation ? <Preparing preparation={status.preparation} /> : null}
       {status.queue ? <Queue queue={status.queue} /> : null}
       {status.starts.length > 0 ? <Starts starts={status.starts} /> : null}
       {status.least !== status.most || status.scaling.length > 0 ? <ScalingCard status={status} /> : null}

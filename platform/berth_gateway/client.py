@@ -62,7 +62,7 @@ class Client(Outgoing):
         self._gateway.clients.add(self)
 
     def received(self, data: bytes) -> None:
-        fast = self._fast
+        fast = self._fast or self._meet(data)
         if fast is not None and self._state is _HEAD and not self._buffer and fast.take(data):
             return
         if self._state is State.LINGER:
@@ -150,11 +150,26 @@ class Client(Outgoing):
         view = self._gateway.store.view
         if caller is not None and view is not None and place.kind == "generate":
             self._remember(remember(data, head, place, caller, view))
+            if self._known is not None:
+                self._gateway.fast.heads.keep(self._known)
         self._body = ChunkedBody() if head.chunked else LengthBody(max(0, head.length))
         self._set_state(State.BODY)
         if head.expects_continue and head.has_body and not self._buffer and self._wire is not None:
             self._wire.write(b"HTTP/1.1 100 Continue\r\n\r\n")
         return True
+
+    def _meet(self, data: bytes) -> FastExchange | None:
+        """The first bytes of a connection: its head may be one that other connections have sent."""
+        gateway = self._gateway
+        if self._known is not None or self._buffer or self._admin or self._state is not _HEAD:
+            return None
+        known = gateway.fast.heads.find(data, gateway.store.view, gateway.wall())
+        if known is None:
+            return None
+        self._remember(known)
+        if self._fast is not None:
+            self._fast.meet(known.caller)
+        return self._fast
 
     def _remember(self, known: Known | None) -> None:
         self._known = known

@@ -80,7 +80,8 @@ class Express:
             if figures[:9] not in _RUNNING_STARTS:
                 return self._take_several(data)
             reader.last_running = figures[:-4]
-        if b"\n" in text or b"\r" in text:
+        # Line ends by their numbers: a test for b"\n" costs ten times as much, because it is first tried as a number.
+        if 10 in text or 13 in text:
             return self._take_wide(data)
         reader.pieces += 1
         size = self._size + len(text)
@@ -108,10 +109,10 @@ class Express:
             text, _, rest = piece[digits + cut :].partition(b'"')
             if rest != close:
                 figures = rest[closes:]
-                if rest[:closes] != close or figures[:9] not in _RUNNING_STARTS or b"\n" in figures:
+                if rest[:closes] != close or figures[:9] not in _RUNNING_STARTS or 10 in figures:
                     break
                 running = figures
-            if b"\n" in text or b"\r" in text:
+            if 10 in text or 13 in text:
                 break
             outs += (before, text, after)
             at += len(piece) + len(_END)
@@ -157,7 +158,7 @@ class Express:
             reader.last_running = rest
         else:
             return None
-        if UNFINISHED not in choices or FINISHED in choices or b"\n" in choices or b"\r" in choices:
+        if UNFINISHED not in choices or FINISHED in choices or 10 in choices or 13 in choices:
             return None
         if reader.has_finished:
             return None

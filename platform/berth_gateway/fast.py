@@ -19,6 +19,7 @@ from berth_gateway import affinity
 from berth_gateway.admit import Caller
 from berth_gateway.cost import TEMPLATE_TOKENS
 from berth_gateway.fast_answer import UsualAnswer
+from berth_gateway.fast_path import MOST_ASKS
 from berth_gateway.grant import Grant
 from berth_gateway.repeat import Known
 from berth_gateway.target import Target
@@ -163,6 +164,8 @@ class FastExchange(UsualAnswer):
         path.asks.append((upstream, message))
         if not path.due:
             path.later()
+        elif len(path.asks) >= MOST_ASKS:
+            path.flush()
         return True
 
     def _choose(self, grant: Grant, sent: bytes, now: float) -> Target | None:

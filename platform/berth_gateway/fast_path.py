@@ -15,6 +15,7 @@ from berth_gateway import grant, records
 from berth_gateway.admit import Caller
 from berth_gateway.endpoint import Endpoint
 from berth_gateway.grant import Grant
+from berth_gateway.heads import Heads
 from berth_gateway.records import SETTLED, Part, ended_event, frame, frame_batch
 from berth_gateway.spool import SpoolFull
 from berth_gateway.stencil import Ended, Stencil
@@ -32,6 +33,7 @@ randbytes = SystemRandom().randbytes
 _WIDTH = 20
 _RANDOM = (*range(1, 4), *range(5, 20))  # columns of random digits
 MOST_ENDED = 128  # answers whose counting waits
+MOST_ASKS = 16  # requests that wait for those that came with them: the first of a burst must not wait for the last
 
 
 class FastPath:
@@ -61,6 +63,7 @@ class FastPath:
         self.now, self.wall = gateway.now, gateway.wall
         self._grants: dict[tuple[bytes, str], dict[str, Grant]] = {}
         self._count = 0
+        self.heads = Heads()
 
     # Who may come this way
 
@@ -70,12 +73,14 @@ class FastPath:
         self.generation += 1
         self._grants = {}
         self._count = 0
+        self.heads.forget()
         self.look()
 
     def look(self) -> None:
         """Whether requests may come this way now; looked at several times a second and whenever something of it changes."""
         self.till.close()
         gateway = self._gateway
+        self.heads.tidy(self.now())
         self.draining = gateway.draining
         self.connected, self.workers = gateway.gate.connected, gateway.gate.workers
         self.funded = self.connected or gateway.gate.alone

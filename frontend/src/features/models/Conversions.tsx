@@ -9,7 +9,7 @@ import { useOrg } from "@/shared/session";
 import { Button } from "@/shared/ui/Button";
 import { Dialog } from "@/shared/ui/Dialog";
 import { ErrorNotice } from "@/shared/ui/ErrorNotice";
-import { Select } from "@/shared/ui/Field";
+import { Select, TextArea } from "@/shared/ui/Field";
 import { Notice } from "@/shared/ui/Notice";
 import { useToast } from "@/shared/ui/Toasts";
 import { type Conversion, conversionApi, conversionKey, ENDED, formatsFor, TARGETS } from "./conversionApi";
@@ -84,9 +84,10 @@ function Ask({ model, version, onClose }: { model: string; version: ModelVersion
   const open = (TARGETS[format] ?? []).filter((name) => !version.artefacts.some((each) => each.format === format && each.quantization === name));
   const [wanted, setWanted] = useState("Q4_K_M");
   const quantization = open.includes(wanted) ? wanted : (open[0] ?? "");
-  const body = { format, quantization } as Parameters<typeof conversionApi.start>[3];
+  const [sample, setSample] = useState("");
+  const body = { format, quantization, ...(sample ? { sample_text: sample } : {}) } as Parameters<typeof conversionApi.start>[3];
   const start = useMutation({
-    mutationFn: () => conversionApi.start(slug, model, version.number, body, idempotency.keyFor(`${model} ${version.number} ${format} ${quantization}`)),
+    mutationFn: () => conversionApi.start(slug, model, version.number, body, idempotency.keyFor({ model, version: version.number, ...body })),
     onSuccess: () => {
       toast(t("conversion.started", { label: `${format.toUpperCase()} ${quantization}` }));
       onClose();
@@ -112,6 +113,7 @@ function Ask({ model, version, onClose }: { model: string; version: ModelVersion
         <Select label={t("conversion.quantization")} value={quantization} onChange={(event) => setWanted(event.target.value)}>
           {open.map((each) => <option key={each} value={each}>{each}</option>)}
         </Select>
+        <TextArea label={t("conversion.sample")} help={t("conversion.sampleHelp")} value={sample} minLength={200} maxLength={100000} rows={4} onChange={(event) => setSample(event.target.value)} />
         {start.isError ? <ErrorNotice error={start.error} /> : null}
         <div className="row">
           {quantization ? <Button kind="primary" type="submit" busy={start.isPending}>{t("conversion.start")}</Button> : null}

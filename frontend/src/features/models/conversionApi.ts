@@ -24,7 +24,7 @@ export const ENDED: readonly string[] = ["done", "failed", "refused", "cancelled
 /** What can be asked for, by format, from the most exact to the smallest: the server's own list. */
 export const TARGETS: Record<string, readonly string[]> = {
   gguf: ["F16", "BF16", "Q8_0", "Q6_K", "Q5_K_M", "Q5_K_S", "Q4_K_M", "Q4_K_S", "Q4_1", "Q4_0", "Q3_K_M", "Q2_K"],
-  safetensors: ["BF16", "FP8", "INT8 W8A8", "INT4 W4A16"],
+  safetensors: ["BF16", "FP8", "INT8 W8A8", "INT4 W4A16", "AWQ-INT4"],
   onnx: ["F16", "INT4 W4A16"],
 };
 

@@ -9,6 +9,8 @@ export const enConversions = {
   "conversion.format.safetensors": "safetensors (vLLM, TensorRT-LLM)",
   "conversion.format.onnx": "ONNX (ONNX Runtime)",
   "conversion.quantization": "Quantization",
+  "conversion.sample": "A text of your own (optional)",
+  "conversion.sampleHelp": "200 to 100,000 characters of what the model is for. It is measured with too, kept sealed until then, and deleted.",
   "conversion.start": "Make it",
   "conversion.started": "{label} is being made",
   "conversion.ended": "{label} was not made: {why}",

@@ -9,6 +9,8 @@ export const zhConversions = {
   "conversion.format.safetensors": "safetensors（vLLM、TensorRT-LLM）",
   "conversion.format.onnx": "ONNX（onnxruntime）",
   "conversion.quantization": "量化",
+  "conversion.sample": "您自己的文本（可选）",
+  "conversion.sampleHelp": "与模型用途相符的 200 至 100,000 个字符。也会用它测量质量；测量前加密保存，之后删除。",
   "conversion.start": "开始制作",
   "conversion.started": "正在制作 {label}",
   "conversion.ended": "{label} 未能制作：{why}",

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
+import time
 from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any
@@ -105,6 +106,14 @@ def client(person: User | None = None, **options: Any) -> Client:
     if person is not None:
         made.force_login(person)
     return made
+
+
+def confirmed(signed_in: Client, *, ago: float = 0.0) -> Client:
+    """As if its user had given the password so many seconds ago."""
+    session = signed_in.session
+    session["account_authentication_methods"] = [{"method": "password", "at": time.time() - ago}]
+    session.save()
+    return signed_in
 
 
 def key(maker: Member, **fields: Any) -> tuple[ApiKey, str]:

@@ -197,6 +197,7 @@ ACCOUNT_LOGIN_METHODS = {"email"}
 ACCOUNT_SIGNUP_FIELDS = ["email*", "password1*"]
 ACCOUNT_EMAIL_VERIFICATION = "none"  # there is no mail server on one machine; members come by invitation
 ACCOUNT_RATE_LIMITS = {"login": "60/m/ip", "login_failed": "60/15m/ip,20/15m/key"}  # key: the account
+ACCOUNT_REAUTHENTICATION_TIMEOUT = 900  # seconds for which a password counts as given lately (`orgs.recent`)
 ACCOUNT_ADAPTER = "berth.orgs.accounts.AccountAdapter"
 HEADLESS_ONLY = True
 HEADLESS_CLIENTS = ("browser",)

@@ -1,4 +1,4 @@
-"""Sign-in, sign-out and changing one's password: django-allauth's headless views at their own addresses, with our error shape.
+"""Sign-in, sign-out, confirming and changing one's password: django-allauth's headless views at their own addresses, with our error shape.
 
 Only what Berth offers is mounted; allauth's other views (sign-up, mail management, password reset) do not exist here. The views
 keep what allauth is good at: the same answer and the same hashing work for unknown addresses, limits per account and address,
@@ -13,7 +13,7 @@ from collections.abc import Callable
 from http import HTTPStatus
 from typing import Any
 
-from allauth.headless.account.views import ChangePasswordView, LoginView, SessionView
+from allauth.headless.account.views import ChangePasswordView, LoginView, ReauthenticateView, SessionView
 from allauth.headless.constants import Client
 from django.http import HttpRequest, HttpResponse, HttpResponseBase, JsonResponse
 from django.urls import path
@@ -32,6 +32,7 @@ _KNOWN = {
         "throttled",
         "Too many failed tries for this account. Wait a quarter of an hour, then try again.",
     ),
+    "incorrect_password": (400, "password.wrong", "The current password is wrong."),
     "enter_current_password": (400, "password.wrong", "The current password is wrong."),
 }
 _BY_STATUS = {
@@ -109,6 +110,11 @@ urlpatterns = [
         "browser/v1/auth/login",
         _ours(LoginView.as_api_view(client=Client.BROWSER), frozenset({"email", "password"})),
         name="sign_in",
+    ),
+    path(
+        "browser/v1/auth/reauthenticate",
+        _ours(ReauthenticateView.as_api_view(client=Client.BROWSER), frozenset({"password"})),
+        name="confirm_password",
     ),
     path("browser/v1/auth/session", _ours(SessionView.as_api_view(client=Client.BROWSER)), name="session"),
     path(

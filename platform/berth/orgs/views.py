@@ -10,6 +10,7 @@ from rest_framework.views import APIView
 
 from berth.orgs.models import Member, Organisation, User
 from berth.orgs.permissions import Action, allows
+from berth.orgs.recent import require_recent
 from berth.web.auth import SignedIn
 from berth.web.errors import Forbidden, NotFound
 
@@ -23,6 +24,7 @@ class OrgView(APIView):
 
     permission_classes = (SignedIn,)
     actions: ClassVar[Mapping[str, Action]] = {}
+    recent: ClassVar[frozenset[str]] = frozenset()  # methods that need the password lately
     org: Organisation
     member: Member
 
@@ -47,3 +49,5 @@ class OrgView(APIView):
             raise NotFound("page")
         if not allows(member.role, action):
             raise Forbidden(action)
+        if method in self.recent:
+            require_recent(request._request)

@@ -7,14 +7,17 @@ from unittest import mock
 
 import pytest
 from django.contrib.auth.hashers import Argon2PasswordHasher
+from django.http import HttpRequest
 from django.test import Client
 
+from berth.orgs.recent import confirmed_at
 from tests import make
 
 pytestmark = pytest.mark.django_db
 LOGIN = "/api/v1/auth/browser/v1/auth/login"
 SESSION = "/api/v1/auth/browser/v1/auth/session"
 CHANGE = "/api/v1/auth/browser/v1/account/password/change"
+CONFIRM = "/api/v1/auth/browser/v1/auth/reauthenticate"
 
 
 def sign_in(client: Client, email: str, password: str = make.PASSWORD, **headers: str) -> Any:
@@ -32,6 +35,30 @@ def test_signing_in_opens_the_api_and_signing_out_closes_it() -> None:
     assert client.delete(SESSION).status_code == 204
     assert client.get("/api/v1/me").json()["error"]["code"] == "signed_out"
     assert client.get(SESSION).json()["error"]["code"] == "signed_out"
+
+
+@pytest.mark.threat("A3")
+def test_the_password_can_be_confirmed_and_counts_from_then() -> None:
+    person = make.user("ann@example.org", password=make.PASSWORD)
+    client = make.confirmed(make.client(person), ago=5000)
+
+    def confirmed() -> float | None:
+        request = HttpRequest()
+        request.session = client.session  # type: ignore[assignment]
+        return confirmed_at(request)
+
+    before = confirmed()
+    wrong = client.post(CONFIRM, {"password": "not the password"}, "application/json")
+    assert (wrong.status_code, wrong.json()["error"]["code"]) == (400, "password.wrong")
+    assert confirmed() == before
+    assert client.post(CONFIRM, {"password": make.PASSWORD}, "application/json").status_code == 200
+    after = confirmed()
+    assert before is not None and after is not None and after > before + 4000
+    assert make.client().post(CONFIRM, {"password": make.PASSWORD}, "application/json").status_code == 401
+    fresh = make.client()
+    sign_in(fresh, "ann@example.org")
+    client = fresh
+    assert confirmed() is not None, "signing in counts"
 
 
 @pytest.mark.threat("A3")

@@ -60,7 +60,7 @@ class House:
         self.developer = make.member(self.org, "developer")
         self.key: ApiKey = make.key(self.owner)[0]
         self.deployment: Deployment = make.deployment(self.org)
-        self.client = make.client(self.owner.user)
+        self.client = make.confirmed(make.client(self.owner.user))
 
     def url(self, tail: str) -> str:
         return f"/api/v1/orgs/{self.org.slug}/{tail}"
@@ -196,6 +196,25 @@ def test_a_record_is_opened_by_who_may_and_the_reading_stays_on_record(open_hous
     assert [(read.user, read.record_id) for read in reads] == [(house.owner.user, UUID(record.event_id))]
     stranger = House()
     assert stranger.post(f"records/{record.event_id}/open").status_code == 404
+
+
+@pytest.mark.threat("A3")
+def test_reading_a_record_needs_the_password_lately(open_house: House) -> None:
+    """A browser that somebody left signed in reads nothing; the list without content is no secret of that kind."""
+    house = open_house
+    record = house.record()
+    sent(redis.Redis.from_url(settings.REDIS_URL), record)
+    assert ingest().kept == 1
+    address = f"records/{record.event_id}/open"
+    for client in (make.client(house.owner.user), make.confirmed(make.client(house.owner.user), ago=901)):
+        house.client = client
+        refused = house.post(address)
+        error = refused.json()["error"]
+        assert (refused.status_code, error["code"], error["params"]) == (403, "sign_in.not_recent", {"seconds": 900})
+        assert client.get(house.url("records")).status_code == 200
+    assert not PrivacyEvent.objects.for_org(house.org).filter(kind="record_read").exists()
+    house.client = make.confirmed(client, ago=890)
+    assert house.post(address).status_code == 200
 
 
 def test_no_table_and_no_queue_holds_the_content_or_an_open_key(

@@ -1190,7 +1190,10 @@ export interface paths {
         };
         get?: never;
         put?: never;
-        /** @description What was asked and answered. That you read it is noted for good, and the organisation can see it. */
+        /**
+         * @description What was asked and answered. That you read it is noted for good, and the organisation can see it. Who gave the password more than
+         *     a quarter of an hour ago gets 403 `sign_in.not_recent` and confirms it first: POST /api/v1/auth/browser/v1/auth/reauthenticate.
+         */
         post: operations["open_record"];
         delete?: never;
         options?: never;
@@ -1731,10 +1734,10 @@ export interface components {
             needs?: components["schemas"]["NeedsInRequest"];
             pins?: components["schemas"]["PinsInRequest"];
             replicas?: number;
-            /** @description Absent: as the model */
-            name?: string;
             /** @description Of an adapter: the deployment of its base whose replicas are to serve it too, with that one's needs, pins and replicas; empty: on replicas of its own. Absent: beside one, if there is one */
             beside?: string;
+            /** @description Absent: as the model */
+            name?: string;
             /** @description Of the plan that was seen. If it is older than 15 minutes or another now: 409 plan.stale with the differences */
             plan_id?: string;
         };
@@ -2560,6 +2563,8 @@ export interface components {
             needs?: components["schemas"]["NeedsInRequest"];
             pins?: components["schemas"]["PinsInRequest"];
             replicas?: number;
+            /** @description Of an adapter: the deployment of its base whose replicas are to serve it too, with that one's needs, pins and replicas; empty: on replicas of its own. Absent: beside one, if there is one */
+            beside?: string;
         };
         PlanMessageOut: {
             code: string;
@@ -2706,8 +2711,10 @@ export interface components {
             choice: components["schemas"]["ChoiceOut"] | null;
             rejected: components["schemas"]["RejectedOut"][];
             changes: components["schemas"]["PlanMessageOut"][];
-            /** @description Deploy with it within 15 minutes; null when nothing fits */
+            /** @description Deploy with it within 15 minutes; null when nothing fits, and for an adapter beside a deployment */
             plan_id: string | null;
+            /** @description Of an adapter: the deployment whose replicas would serve it; null: it would have its own */
+            beside: string | null;
         };
         /** @enum {string} */
         QualityEnum: "any" | "good" | "high";

@@ -34,7 +34,7 @@ DASHBOARD := $(if $(HAS_DASHBOARD),frontend/dist/.stamp)
 # The packages, the dashboard's and the first data.
 NEEDED_MB := 1200
 
-.PHONY: help setup environment dashboard up test test-slow check requirements onnx engines bench bench-gateway clean browser clients converters
+.PHONY: help setup environment dashboard up test test-slow matrix check requirements onnx engines bench bench-gateway clean browser clients converters
 
 help: ## show what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -55,6 +55,10 @@ test: browser ## everything on real services, a real engine and a real browser (
 test-slow: ## the tests that take minutes (ARGS=… for pytest)
 	+@$(call LOCKED,$(VENV)/.stamp-dev $(CLIENT_STAMPS) $(DASHBOARD))
 	@$(PY) -m pytest -m slow $(ARGS)
+
+matrix: ## every artefact that can be made of the sample model, on its engine (needs `make converters`; BERTH_VLLM=… or `make engines` for vLLM's)
+	+@$(call LOCKED,$(VENV)/.stamp-dev $(DASHBOARD))
+	@$(PY) -m pytest -m "slow or not slow" -s tests/e2e/test_matrix.py $(ARGS)
 
 check: ## lint, types, import contracts, drift of schemas and migrations
 	+@$(call LOCKED,$(VENV)/.stamp-dev $(if $(HAS_DASHBOARD),frontend/node_modules/.stamp))

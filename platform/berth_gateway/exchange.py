@@ -9,11 +9,11 @@ from berth_gateway.chunks import EngineFault
 from berth_gateway.contract import Outcome, Replica
 from berth_gateway.engine_errors import read_refusal
 from berth_gateway.errors import Refusal
-from berth_gateway.exchange_state import Answering, ExchangeState
+from berth_gateway.exchange_retry import Retrying
+from berth_gateway.exchange_state import Answering
 from berth_gateway.express import Express
 from berth_gateway.head import ResponseHead, write_request
 from berth_gateway.relay import Relay, Relayed
-from berth_gateway.relays import relay_for
 from berth_gateway.route import Address, address
 from berth_gateway.spool import SpoolFull
 from berth_gateway.upstream import Upstream
@@ -28,7 +28,7 @@ KEEP_ALIVE = b": keep-alive\n\n"
 CLIENT_CLOSED = 499
 
 
-class Exchange(ExchangeState):
+class Exchange(Retrying):
     """Sends a request to a replica and relays what comes, until one of: done, refused, broken, too late, left, cut."""
 
     # Going upstream
@@ -69,14 +69,6 @@ class Exchange(ExchangeState):
         self._accepted = False
         self._gateway.log.error("spool_full", request_id=self.facts.request_id)
         self._fail("service_unavailable", "The gateway cannot record usage right now. Try again shortly.")
-
-    def _again(self, *, fresh: bool = False) -> None:
-        if self._place is not None:
-            self._relay, self._fresh, self._express = relay_for(self.facts), fresh, None
-            self._held.clear()
-            self._status, self._error = 0, b""
-            self._first_token, self._progress_at = None, 0
-            self._gateway.places.seek(self._place)
 
     def placed(self, replica: Replica) -> None:
         where = address(replica)
@@ -214,26 +206,6 @@ class Exchange(ExchangeState):
                 return
         code = "upstream_error" if answered else "upstream_unavailable"
         self._fail(code, "The replica that served this request stopped answering.")
-
-    def _may_retry(self) -> bool:
-        """Only while nothing of an answer has been sent: one that is put together here may begin anew until it is whole."""
-        reader = self._relay.reader
-        unsent = not reader.pieces or not (self.facts.prepared.stream or self._committed)
-        return unsent and not self._settled and not reader.complete
-
-    def _retry_elsewhere(self, where: Address | None, reason: str) -> bool:
-        """Once, if a replica had it; as often as there are replicas, if it could not be sent."""
-        place, sent = self._place, self._sent_to == where
-        if where is None or place is None or (sent and self._retried):
-            return False
-        self._retried = self._retried or sent
-        place.tried.add(where)
-        place.since = self._gateway.now()  # however long it was there: it may wait for the next as anybody else
-        if not self._gateway.router.others(self.facts.route, place.tried):
-            return False
-        self._gateway.telemetry.retries.add(reason)
-        self._again(fresh=True)  # a second kept connection could be stale, too
-        return True
 
     def _refused_by_engine(self, where: Address | None) -> None:
         """An error status. What the engine said is only looked at for its class."""

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 import msgspec
 from uuid_utils import uuid7
 
-from berth_gateway import admit
+from berth_gateway import admit, gauges
 from berth_gateway.account import Facts
 from berth_gateway.config import Config
 from berth_gateway.contract import GatewayReport, Route, UsageEvent
@@ -25,7 +25,7 @@ from berth_gateway.load import Loads
 from berth_gateway.logs import Log
 from berth_gateway.places import Places
 from berth_gateway.recording import Records
-from berth_gateway.route import Address, Router, address
+from berth_gateway.route import Address, Router
 from berth_gateway.shadow import Shadows
 from berth_gateway.slots import Slots
 from berth_gateway.snapshot import Store, Verdict, View
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 
 FINISHING_SECONDS = 5.0  # how long an engine may take to end an answer that says [DONE]
 PROGRESS_SECONDS = 1.0
+STEP = 16  # connections or requests that are looked at without a pause
 
 
 class Gateway:
@@ -74,7 +75,7 @@ class Gateway:
             self.tracing = Tracing(config.otlp, config.name, lambda how, n: self.telemetry.traces.add(how, by=n))
         self.records = Records(now, lambda reason: self.telemetry.records.add(reason))
         self.suspects: Suspects[Address] = Suspects()
-        self.raw_telemetry = Telemetry(self._gauges(), self._families())
+        self.raw_telemetry = Telemetry(gauges.of_process(self), gauges.of_deployments(self))
         self.encode = msgspec.json.Encoder().encode
         self.clients: set[Client] = set()
         self.exchanges: set[Exchange | Fan | FastExchange] = set()
@@ -120,37 +121,6 @@ class Gateway:
     def room(self, room: bool) -> None:
         self._room = room
         self.fast.look()
-
-    def _gauges(self) -> dict[str, Callable[[], float]]:
-        store, spool = self.store, self.spool
-        return {
-            "berth_gateway_in_flight": lambda: len(self.exchanges),
-            "berth_gateway_queued": self.places.all_waiting,
-            "berth_gateway_reserved_tokens": lambda: sum(
-                x.reserved_tokens if isinstance(x, FastExchange) else x.permit.demand.tokens for x in self.exchanges
-            ),
-            "berth_gateway_limits_waiting": lambda: len(self.gate.waiting),
-            "berth_gateway_limits_contact": lambda: int(self.gate.connected),
-            "berth_gateway_connections": lambda: len(self.clients),
-            "berth_gateway_spool_pending": lambda: spool.pending,
-            "berth_gateway_spool_failures": lambda: spool.failures,
-            "berth_gateway_spool_torn": lambda: spool.torn,
-            "berth_gateway_spool_recovered": lambda: spool.recovered,
-            "berth_gateway_snapshot_version": lambda: store.view.version if store.view else 0,
-            "berth_gateway_snapshot_age_seconds": lambda: self.wall() - store.confirmed_at if store.view else -1,
-        }
-
-    def _families(self) -> dict[str, Callable[[], Mapping[tuple[str, ...], float]]]:
-        return {
-            "berth_gateway_deployment_in_flight": lambda: {(d,): n for d, n in self.loads.in_flight().items()},
-            "berth_gateway_replica_up": self._replicas_up,
-        }
-
-    def _replicas_up(self) -> dict[tuple[str, ...], float]:
-        """Only of replicas in the applied snapshot, so that those that are gone are no labels."""
-        routes = self.store.view.routes.values() if self.store.view else ()
-        ill = self.router.health.is_ill
-        return {(r.deployment_id, each.name): float(not ill(address(each))) for r in routes for each in r.replicas}
 
     # Ids
 
@@ -305,14 +275,26 @@ class Gateway:
     # The clock
 
     def tick(self) -> None:
-        """Several times a second: deadlines, heartbeats, progress of running requests, log lines."""
+        """`steps` at once."""
+        for _ in self.steps():
+            pass
+
+    def steps(self) -> Iterator[None]:
+        """Several times a second: deadlines, heartbeats, progress of running requests, log lines. In steps of a part of a
+        millisecond, between which others may come: with hundreds of streams no token waits for all of them to be looked at."""
         now = self.now()
         self.fast.work()
         self.fast.look()
-        for client in list(self.clients):
-            client.tick(now)
-        for exchange in list(self.exchanges):
-            exchange.tick(now)
+        for at, client in enumerate(list(self.clients), 1):
+            if client in self.clients:
+                client.tick(now)
+            if not at % STEP:
+                yield
+        for at, exchange in enumerate(list(self.exchanges), 1):
+            if exchange in self.exchanges:
+                exchange.tick(now)
+            if not at % STEP:
+                yield
         self.slots.tick(self.gate.workers)
         self.places.tick(now)
         self.shadows.tick(now)
@@ -321,9 +303,13 @@ class Gateway:
                 upstream.abort()
         if now - self._progress_at >= PROGRESS_SECONDS:
             self._progress_at = now
-            events = [event for x in self.exchanges if (event := x.progress()) is not None]
-            if events:
-                self.spool.progress(events)
+            running = list(self.exchanges)
+            for at in range(0, len(running), STEP):
+                some = [x for x in running[at : at + STEP] if x in self.exchanges]
+                events = [event for x in some if (event := x.progress()) is not None]
+                if events:
+                    self.spool.progress(events)
+                yield
             self.spool.retry()
             self.room = self.spool.has_room()
         self.log.flush()

@@ -19,6 +19,11 @@ describe("the deploy form", () => {
     });
   });
 
+  it("asks for replicas of its own only where somebody wants them", () => {
+    expect(toRequest({ ...EMPTY, model: "voice" })).not.toHaveProperty("beside");
+    expect(toPlanRequest({ ...EMPTY, model: "voice", alone: true })).toMatchObject({ model: "voice", beside: "" });
+  });
+
   it("marks fields that mean nothing", () => {
     expect(check({ ...EMPTY, model: "m" })).toEqual({});
     expect(check({ ...EMPTY, concurrency: "0", speed: "fast", replicas: "17", slots: "1.5", price: "1e9", name: "Upper Case" })).toEqual({ concurrency: "number", speed: "number", replicas: "number", slots: "number", price: "price", name: "name" });
@@ -63,7 +68,7 @@ describe("planning and changing", () => {
   const deployment = { model: "smol", version: 3, name: "bot", revision } as unknown as Parameters<typeof fromRevision>[0];
 
   it("fills the form with what a deployment has", () => {
-    expect(fromRevision(deployment).draft).toEqual({ model: "smol", version: "3", name: "bot", context: "4096", concurrency: "8", quality: "good", speed: "12", first: "", price: "", replicas: "2", artefact: "a1", slots: "8", takeover: ROLLING });
+    expect(fromRevision(deployment).draft).toEqual({ model: "smol", version: "3", name: "bot", context: "4096", concurrency: "8", quality: "good", speed: "12", first: "", price: "", replicas: "2", artefact: "a1", slots: "8", takeover: ROLLING, alone: false });
   });
 
   it("sends all of it back, also what the form does not show", () => {

@@ -11,7 +11,7 @@ from typing import Any, Final
 from django.db import transaction
 from django.utils import timezone
 
-from berth.catalog.models import Artefact, ModelVersion
+from berth.catalog.models import ModelVersion
 from berth.deployments import adapters, revising, rollouts
 from berth.deployments.history import record
 from berth.deployments.models import Deployment, Revision, Strategy
@@ -31,20 +31,6 @@ ITS_BASES: Final = (
     "priority",
     "rollout",
 )
-
-
-def chosen_base(version: ModelVersion, beside: str | None) -> Deployment | None:
-    """Beside which deployment an adapter is to stand: the named one, or the first that can. None: it gets replicas of its own (it is no
-    adapter, none can, or `beside` is empty). Raises ApiError."""
-    if version.base_id is None:
-        if beside:
-            raise ApiError("adapter.none", "Only an adapter can stand beside a deployment.", field="beside", status=422)
-        return None
-    if beside == "":
-        return None
-    if beside is not None:
-        return adapters.base_named(version, beside)
-    return next(iter(adapters.bases_for(version)), None)
 
 
 @transaction.atomic
@@ -146,45 +132,12 @@ def _own_revision(deployment: Deployment, actor: User | None, version: ModelVers
         threads=like.threads,
         memory=0,
         needs={},
-        plan=plan_beside(base, like, files),
+        plan=adapters.plan_beside(base, files),
         created_by=actor,
     )
     deployment.revision = revision
     deployment.save(update_fields=["revision"])
     record(deployment, "revision_created", timezone.now(), actor=actor, number=revision.number)
-
-
-def plan_beside(base: Deployment, like: Revision, files: Artefact) -> dict[str, Any]:
-    """As the planner would say it: the base's plan, and no cost."""
-    choice = dict(like.plan.get("choice") or {})
-    held = adapters.PARSED * files.size
-    memory = {
-        "weights": held,
-        "kv": 0,
-        "overhead": 0,
-        "total": held,
-        "available": (choice.get("memory") or {}).get("available", held),
-    }
-    choice |= {
-        "artefact": {"id": str(files.pk), "quantization": files.quantization, "size": files.size},
-        "memory": memory,
-        "price_per_hour": "0",
-        "reasons": [
-            {
-                "code": "beside_base",
-                "message": f"The replicas of {base.name} load it beside their own model, so it costs no replica.",
-                "params": {"base": base.name},
-            }
-        ],
-    }
-    return {
-        "format": like.plan.get("format", 1),
-        "fits": True,
-        "choice": choice,
-        "rejected": [],
-        "changes": [],
-        "pins": {},
-    }
 
 
 def _check_no_comparison(base: Deployment) -> None:

@@ -156,3 +156,53 @@ def memory_of(org_id: UUID, adapters: Collection[Carried]) -> int:
         return 0
     sizes = Artefact.objects.for_org(org_id).filter(pk__in=[each.artefact for each in adapters])
     return PARSED * sum(sizes.values_list("size", flat=True))
+
+
+def chosen_base(version: ModelVersion, beside: str | None) -> Deployment | None:
+    """Beside which deployment an adapter is to stand: the named one, or the first that can. None: it gets replicas of its own (it is no
+    adapter, none can, or `beside` is empty). Raises ApiError."""
+    if version.base_id is None:
+        if beside:
+            raise ApiError("adapter.none", "Only an adapter can stand beside a deployment.", field="beside", status=422)
+        return None
+    if beside == "":
+        return None
+    if beside is not None:
+        return base_named(version, beside)
+    return next(iter(bases_for(version)), None)
+
+
+def plan_beside(base: Deployment, files: Artefact) -> dict[str, Any]:
+    """As the planner would say it: the base's plan, and no cost."""
+    like = base.revision
+    if like is None:  # made in one transaction with it
+        raise ValueError("a deployment without a revision")
+    choice = dict(like.plan.get("choice") or {})
+    held = PARSED * files.size
+    memory = {
+        "weights": held,
+        "kv": 0,
+        "overhead": 0,
+        "total": held,
+        "available": (choice.get("memory") or {}).get("available", held),
+    }
+    choice |= {
+        "artefact": {"id": str(files.pk), "quantization": files.quantization, "size": files.size},
+        "memory": memory,
+        "price_per_hour": "0",
+        "reasons": [
+            {
+                "code": "beside_base",
+                "message": f"The replicas of {base.name} load it beside their own model, so it costs no replica.",
+                "params": {"base": base.name},
+            }
+        ],
+    }
+    return {
+        "format": like.plan.get("format", 1),
+        "fits": True,
+        "choice": choice,
+        "rejected": [],
+        "changes": [],
+        "pins": {},
+    }

@@ -60,6 +60,13 @@ class PlanIn(StrictSerializer):
     needs = NeedsIn(required=False)
     pins = PinsIn(required=False)
     replicas = replicas_field()
+    beside = serializers.CharField(
+        required=False,
+        max_length=63,
+        allow_blank=True,
+        help_text="Of an adapter: the deployment of its base whose replicas are to serve it too, with that one's needs, pins and "
+        "replicas; empty: on replicas of its own. Absent: beside one, if there is one",
+    )
 
 
 class SurveyIn(StrictSerializer):
@@ -196,5 +203,10 @@ class PlanOut(serializers.Serializer[Any]):
 
 class ProposalOut(PlanOut):
     plan_id = serializers.CharField(
-        allow_null=True, help_text="Deploy with it within 15 minutes; null when nothing fits"
+        allow_null=True,
+        help_text="Deploy with it within 15 minutes; null when nothing fits, and for an adapter beside a deployment",
+    )
+    beside = serializers.CharField(
+        allow_null=True,
+        help_text="Of an adapter: the deployment whose replicas would serve it; null: it would have its own",
     )

@@ -10,6 +10,7 @@ from django.utils import timezone
 from berth.catalog.models import ModelVersion
 from berth.compute.provider import Provider
 from berth.deployments import plan_ids
+from berth.deployments.adapters import chosen_base, files_of, plan_beside
 from berth.deployments.planning import make_plan, plan_json, read_wishes, survey_anywhere
 from berth.orgs.models import Organisation
 from berth.planner.needs import MAX_REPLICAS
@@ -42,14 +43,20 @@ def propose(
     needs: Wishes | None = None,
     pins: Wishes | None = None,
     replicas: int = 1,
+    beside: str | None = None,
     provider: Provider | None = None,
 ) -> dict[str, Any]:
-    """The plan in the API's shape, with the id by which `deploy` knows what was seen; null when nothing fits. Changes nothing."""
+    """The plan in the API's shape, with the id by which `deploy` knows what was seen; null when nothing fits. Of an adapter that would
+    be served by another deployment's replicas: that one's plan, and its name. Changes nothing."""
     wanted, fixed = read_wishes(needs, pins)
     found = find_version(org, model, version)
+    base = chosen_base(found, beside)
+    files = files_of(found, base.revision.engine) if base is not None and base.revision is not None else None
+    if base is not None and files is not None:
+        return plan_beside(base, files) | {"plan_id": None, "beside": base.name}
     planned = make_plan(found, wanted, fixed, replica_count(replicas), provider=provider)
     plan_id = plan_ids.issue(found, wanted, fixed, planned, replicas, timezone.now())
-    return plan_json(planned) | {"plan_id": plan_id}
+    return plan_json(planned) | {"plan_id": plan_id, "beside": None}
 
 
 def plan_anywhere(

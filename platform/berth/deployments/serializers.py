@@ -28,13 +28,6 @@ from berth.web.serializers import StrictSerializer
 
 class DeployIn(PlanIn):
     name = serializers.CharField(required=False, max_length=63, help_text="Absent: as the model")
-    beside = serializers.CharField(
-        required=False,
-        max_length=63,
-        allow_blank=True,
-        help_text="Of an adapter: the deployment of its base whose replicas are to serve it too, with that one's needs, pins and "
-        "replicas; empty: on replicas of its own. Absent: beside one, if there is one",
-    )
     plan_id = serializers.CharField(
         required=False,
         max_length=PLAN_ID_LENGTH,

@@ -12,7 +12,7 @@ from msgspec import UNSET, UnsetType
 from berth.catalog.models import ModelVersion
 from berth.compute.provider import Provider
 from berth.deployments import adapter_services, at_once, plan_ids, preparing
-from berth.deployments.adapters import check_nobody_stands
+from berth.deployments.adapters import check_nobody_stands, chosen_base
 from berth.deployments.history import record
 from berth.deployments.models import Deployment, Desired, Revision
 from berth.deployments.planning import NoPlan, make_plan, read_wishes
@@ -52,7 +52,7 @@ def deploy(
             "org_suspended", "This organisation is suspended, so nothing can be deployed. Ask your operator why."
         )
     found = find_version(org, model, version)
-    base = adapter_services.chosen_base(found, beside)
+    base = chosen_base(found, beside)
     if base is not None:
         return adapter_services.stand_beside(base, actor, found, name)
     wanted, fixed = read_wishes(needs, pins)

@@ -14,6 +14,7 @@ from berth.compute.providers.fake import FakeProvider
 from berth.deployments import rollouts
 from berth.deployments.activity import last_request_at
 from berth.deployments.models import Deployment, Replica, State
+from berth.deployments.proposals import propose
 from berth.deployments.services import delete, deploy, pause, resume, update, wake
 from berth.orgs.models import Organisation
 from berth.publishing.routes import build_routes
@@ -235,6 +236,17 @@ def test_where_it_is_put(base: Deployment, provider: FakeProvider) -> None:
     assert (own.value.code, own.value.field) == ("adapter.follows_base", "replicas")
     update(beside, None, limits={"rpm": 5}, hold_seconds=7)
     assert row(beside).hold_seconds == 7
+
+
+def test_the_plan_says_where_it_would_be_put_and_what_it_costs(base: Deployment, provider: FakeProvider) -> None:
+    version = an_adapter(version_of(base), "one")
+    beside = propose(base.org, model="one")
+    assert (beside["fits"], beside["beside"], beside["plan_id"]) == (True, "base", None)
+    assert (beside["choice"]["price_per_hour"], beside["choice"]["reasons"][0]["code"]) == ("0", "beside_base")
+    apart = propose(base.org, model="one", beside="", provider=provider)
+    assert apart["beside"] is None
+    made = deploy(base.org, None, version=version, beside="", plan_id=apart["plan_id"])
+    assert made.revision is not None and made.revision.artefact.version_id == version.base_id
 
 
 def test_an_engine_that_does_not_load_it_is_not_chosen(base: Deployment, provider: FakeProvider) -> None:

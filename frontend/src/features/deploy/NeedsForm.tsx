@@ -45,7 +45,7 @@ function ModelSection(props: Props) {
     <Card title={t("deploy.modelSection")}>
       <div className="stack">
         <div className="field-row">
-          <Select label={t("deploy.model")} value={draft.model} disabled={fixed} onChange={(event) => onChange({ model: event.target.value, version: "", artefact: "", context: "" })}>
+          <Select label={t("deploy.model")} value={draft.model} disabled={fixed} onChange={(event) => onChange({ model: event.target.value, version: "", artefact: "", context: "", alone: false })}>
             {models.map((each) => (
               <option key={each.id} value={each.name}>{each.name}</option>
             ))}
@@ -57,6 +57,12 @@ function ModelSection(props: Props) {
             ))}
           </Select>
         </div>
+        {!fixed && chosenVersion(props)?.base ? (
+          <Select label={t("deploy.adapter")} help={t("deploy.adapterHelp")} value={draft.alone ? "alone" : ""} onChange={(event) => onChange({ alone: event.target.value === "alone" })}>
+            <option value="">{t("deploy.adapter.beside")}</option>
+            <option value="alone">{t("deploy.adapter.alone")}</option>
+          </Select>
+        ) : null}
         <Input
           label={t("deploy.name")}
           disabled={fixed}

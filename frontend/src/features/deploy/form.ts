@@ -19,9 +19,10 @@ export interface Draft {
   artefact: string;
   slots: string;
   takeover: Takeover; // of a change
+  alone: boolean; // of an adapter: on replicas of its own, also where its base runs
 }
 
-export const EMPTY: Draft = { model: "", version: "", name: "", context: "", concurrency: "4", quality: "any", speed: "", first: "", price: "", replicas: "1", artefact: "", slots: "", takeover: ROLLING };
+export const EMPTY: Draft = { model: "", version: "", name: "", context: "", concurrency: "4", quality: "any", speed: "", first: "", price: "", replicas: "1", artefact: "", slots: "", takeover: ROLLING, alone: false };
 
 export const LIMITS = {
   concurrency: { min: 1, max: 512 },
@@ -80,6 +81,7 @@ export function toRequest(draft: Draft): DeployRequest {
   const replicas = wholeNumber(draft.replicas);
   if (replicas !== null) request.replicas = replicas;
   if (draft.name !== "") request.name = draft.name;
+  if (draft.alone) request.beside = "";
   return request;
 }
 
@@ -124,6 +126,7 @@ export function fromRevision({ model, version, name, revision }: Pick<Deployment
     artefact: text(pins["artefact_id"]),
     slots: text(pins["slots"]),
     takeover: ROLLING,
+    alone: false,
   };
   const kept: Kept = { needs: {}, pins: {} };
   const { licences } = needs;

@@ -80,6 +80,8 @@ function Configuration({ deployment }: { deployment: Deployment }) {
         items={[
           [t("deployments.model"), `${deployment.model} v${deployment.version}`],
           [t("deployments.revision"), t("deployment.rev", { number: String(revision.number) })],
+          ...(deployment.beside === null ? [] : [[t("deployment.beside"), deployment.beside] as const]),
+          ...(deployment.adapters.length === 0 ? [] : [[t("deployment.adapters"), deployment.adapters.join(", ")] as const]),
           [t("plan.engine"), revision.engine],
           [t("plan.artefact"), revision.quantization],
           [t("plan.tier"), revision.tier],

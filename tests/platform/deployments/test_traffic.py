@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from berth.deployments.traffic import Split, split
@@ -38,6 +38,7 @@ def test_a_shadow_never_serves() -> None:
     new=st.sets(st.integers(1, 4)),
     weight=st.integers(0, 100),
 )
+@settings(deadline=None)
 def test_weights_name_only_who_is_there_and_sum_to_the_whole(ready: list[int], new: set[int], weight: int) -> None:
     found = of({"new": sorted(new), "weight": weight}, *ready)
     assert found.serving == tuple(ready)

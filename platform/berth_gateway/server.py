@@ -198,7 +198,8 @@ async def _end(tasks: list[asyncio.Task[Any]]) -> None:
 async def _tick(gateway: Gateway) -> None:
     while True:
         await asyncio.sleep(TICK_SECONDS)
-        gateway.tick()
+        for _ in gateway.steps():
+            await asyncio.sleep(0)  # what has come in the meantime goes first
 
 
 async def _keep_durable(gateway: Gateway) -> None:

@@ -24,13 +24,13 @@ class EventSplitter:
 
     def feed(self, data: bytes) -> list[bytes]:
         """The data of each event that is now complete. Events without data are left out."""
-        if self._begun and not self._held and not self._after_cr and data[-2:] == b"\n\n" and b"\r" not in data:
+        if self._begun and not self._held and not self._after_cr and data[-2:] == b"\n\n" and 13 not in data:
             # By far the most common: whole events, LF, one line each; and of these, a single one.
             if data.count(b"\n") == 2 and data[:6] == b"data: ":
                 return [data[6:-2]]
             out = []
             for block in data[:-2].split(b"\n\n"):
-                if block.startswith(b"data: ") and b"\n" not in block:
+                if block[:6] == b"data: " and 10 not in block:
                     out.append(block[6:])
                 else:
                     found = _event_data(block)
@@ -51,7 +51,7 @@ class EventSplitter:
             data = data[1:]
         self._after_cr = data.endswith(b"\r")
         held = self._held
-        if b"\r" in data:
+        if 13 in data:
             data = data.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
         held += data
         if not self._begun:

@@ -15,7 +15,7 @@ from berth_gateway.relay import Relayed
 MAX_ANSWER = 64 * 1024 * 1024  # bytes; an engine that writes more is at fault
 
 
-class _Choice(Struct):
+class _Choice(Struct, gc=False):
     """Only what clients know of a choice goes on. Text stays as the engine wrote it."""
 
     finish_reason: str
@@ -25,7 +25,7 @@ class _Choice(Struct):
     logprobs: Raw | UnsetType = UNSET
 
 
-class _Answer(Struct):
+class _Answer(Struct, gc=False):
     choices: list[_Choice]
     usage: Usage | None = None
     error: Raw | None = None

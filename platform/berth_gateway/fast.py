@@ -10,7 +10,7 @@ what becomes of it otherwise (`fast_request`). The two long functions are flat o
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from msgspec import UNSET
@@ -22,6 +22,7 @@ from berth_gateway.fast_answer import UsualAnswer
 from berth_gateway.fast_path import MOST_ASKS
 from berth_gateway.grant import Grant
 from berth_gateway.repeat import Known
+from berth_gateway.sample import MOST_TEXT, UNPLAIN, Sample, split
 from berth_gateway.target import Target
 from berth_gateway.usual import UNUSUAL, decode
 
@@ -60,23 +61,43 @@ class FastExchange(UsualAnswer):
 
     # From the client
 
-    def take(self, data: bytes) -> bool:
-        """Whether `data` was one whole usual request. False: nothing has happened."""
-        body = self._form.body(data)
-        return body is not None and self.admit(body)
-
-    def admit(self, body: bytes) -> bool:  # noqa: C901 - see the module
+    def admit(self, body: bytes) -> bool:
         """The same for a body behind the head that is known."""
-        try:
-            asked = decode(body)
-        except UNUSUAL:
-            return False
-        path, till, grant = self._path, self._till, self._grants.get(asked.model)
-        wall, now = path.wall(), path.now()
-        if grant is None or till.grant is not grant:
-            grant = self._find(asked.model, grant, wall)
-            if grant is None:
+        return self.take(b"", body)
+
+    def take(self, data: bytes, body: bytes | None = None) -> bool:  # noqa: C901 - see the module
+        """Whether `data` was one whole usual request. False: nothing has happened."""
+        form = self._form
+        if body is None:
+            if len(data) == form.size and data[: form.head_size] == form.head:
+                body = data[form.head_size :]
+            else:
+                body = form.body(data)
+                if body is None:
+                    return False
+        path, till, sample = self._path, self._till, form.sample
+        now, wall = path.now(), path.wall()
+        grant: Grant | None = None
+        asked: Any = None
+        if sample is not None and till.grant is sample.grant and 0 <= len(body) - sample.least <= MOST_TEXT:
+            behind = len(body) - sample.skip
+            text = body[sample.at : behind]
+            if (
+                body[: sample.at] == sample.before and body[behind:] == sample.behind
+                and len(text.translate(None, UNPLAIN)) == len(text)
+            ):  # fmt: skip
+                grant, sent = sample.grant, sample.sent_before + text + sample.sent_behind
+                stream, shown, limit = sample.stream, sample.shown, sample.limit
+        if grant is None:
+            try:
+                asked = decode(body)
+            except UNUSUAL:
                 return False
+            grant = self._grants.get(asked.model)
+            if grant is None or till.grant is not grant:
+                grant = self._find(asked.model, grant, wall)
+                if grant is None:
+                    return False
         target = grant.only
         if self._strikes or self._crowds or self._ill:
             if self._strikes or grant.deployment_id in self._crowds:
@@ -87,30 +108,40 @@ class FastExchange(UsualAnswer):
             return False
 
         # What the engine will be sent
-        stream, shown = asked.stream is True, asked.stream_options
-        if stream:
-            shown = shown is not UNSET and shown.include_usage is True
-            asked.stream_options = grant.stream_options
-        elif shown is not UNSET or not grant.whole:
-            return False
-        else:
-            asked.stream = UNSET
         context = grant.context
-        limit, other = asked.max_tokens, asked.max_completion_tokens
-        if other is not UNSET:
-            asked.max_completion_tokens = UNSET
-            if limit is UNSET or other < limit:
-                limit = other
-        asked.max_tokens = UNSET
-        asked.model = grant.engine_model
-        sent = _encode(asked)
-        if limit is not UNSET and limit < context:
+        if asked is not None:
+            stream, shown = asked.stream is True, asked.stream_options
+            if stream:
+                shown = shown is not UNSET and shown.include_usage is True
+                asked.stream_options = grant.stream_options
+            elif shown is not UNSET or not grant.whole:
+                return False
+            elif asked.stream is not UNSET:
+                asked.stream = UNSET
+            limit, other = asked.max_tokens, asked.max_completion_tokens
+            if other is not UNSET:
+                asked.max_completion_tokens = UNSET
+                if limit is UNSET or other < limit:
+                    limit = other
+            if limit is UNSET or limit >= context:
+                limit = None
+            asked.max_tokens = UNSET
+            asked.model = grant.engine_model
+            sent = _encode(asked)[:-1]
+            form.misses += 1
+            if not form.misses & (form.misses - 1):
+                parts = split(body, asked)
+                if parts is not None:
+                    form.sample = Sample(grant, *parts, limit, stream=stream, shown=shown)
+        else:
+            form.misses = 0
+        if limit is not None:
             end = grant.end(limit)
         else:
-            limit, end = context, grant.end_without_limit(sent)
+            limit, end = context, grant.end_without_limit(len(sent) + 1)
 
         # Whether it may go
-        size = len(sent) - 1 + len(end)
+        size = len(sent) + len(end)
         units, prompt = size // 4 or 1, size + TEMPLATE_TOKENS
         units = (units if units < context else context) + limit
         cost = grant.dearest * (prompt if prompt < context else context) + grant.output_price * limit
@@ -120,7 +151,7 @@ class FastExchange(UsualAnswer):
         ) and not path.opens(grant, units, cost, now, wall):  # fmt: skip
             return False
         if target is None:
-            target = self._choose(grant, sent[:-1] + end, now)
+            target = self._choose(grant, sent + end, now)
             if target is None:
                 return False
             if till.grant is not grant and not path.opens(grant, units, cost, now, wall):
@@ -130,22 +161,24 @@ class FastExchange(UsualAnswer):
         till.left = left = till.left - 1
         till.tokens = tokens = till.tokens - units
         till.money -= cost
-        lines = b""
         if till.shows == 3:
             left += till.rates
             own, held = till.own + till.returned, till.held
             tokens += own if own < held else held
-            lines = till.form % (left, tokens) if left >= 0 <= tokens else till.lines()
-        elif till.shows:
-            lines = till.lines()
+            self._told = (left if left > 0 else 0), (tokens if tokens > 0 else 0)
+        else:
+            self._told = None
+            self._lines = till.lines()
+        self._form_told = till.form
         ids = path.ids
         if not ids:
             path.make_ids()
-        request_id = path.moment(int(wall * 1000)) + ids.pop()
-        self._stream, self._shown, self._limit, self._lines = stream, shown, limit, lines
+        ms = int(wall * 1000)
+        request_id = (path.moment if ms == path.ms else path.moment_of(ms)) + ids.pop()
+        self._stream, self._shown, self._limit = stream, shown, limit
         self._units, self._cost, self._slot, self._wall, self._started = units, cost, till.slot, wall, now
-        self.request_id = request_id
-        self._message = message = target.ask % (request_id, size, sent[:-1], end)
+        self.request_id, self._created = request_id, path.second
+        self._message = message = target.ask % (request_id, size, sent, end)
         self._client.began_fast(self, now)
         spot = target.spot
         idle = spot.idle

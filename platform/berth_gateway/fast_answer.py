@@ -22,6 +22,8 @@ _USAGE = (
     b',"usage":{"prompt_tokens":%d,"completion_tokens":%d,"total_tokens":%d,"prompt_tokens_details":{"cached_tokens":%d},'
     b'"completion_tokens_details":{"reasoning_tokens":%d}}}'
 )
+_PLAIN_USAGE = _USAGE.replace(b'_tokens":%d}', b'_tokens":0}')
+_join = b"".join
 _STREAM_HEAD = (
     b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\ncontent-type: text/event-stream; charset=utf-8\r\n"
     b"cache-control: no-cache\r\nx-accel-buffering: no\r\nx-request-id: req_%b\r\n%bopenai-processing-ms: %%d\r\n\r\n"
@@ -49,7 +51,10 @@ class UsualAnswer(UsualRequest):
             return self._flow_on(grant, upstream, data)
         if form is None:
             return self._hand_over(data)
-        body = form.body(data)
+        if len(data) == form.size and data[: form.head_size] == form.head:
+            body: bytes | None = data[form.head_size :]
+        else:
+            body = form.body(data)
         if body is None:
             if form.is_begun(data, MAX_ANSWER):
                 self._part = data  # more will come
@@ -64,7 +69,7 @@ class UsualAnswer(UsualRequest):
             return self._hand_over(data)
         encoded = _encode(choices)
         # Quotes within texts are escaped there, so this is the first choice's own message.
-        if choices[0].finish_reason == "error" or encoded.find(b'"message":{', 20, 120) < 0:
+        if choices[0].finish_reason == "error" or b'"message":{' not in encoded[20:120]:
             return self._hand_over(data)
         prompt, completion = usage.prompt_tokens, usage.completion_tokens
         cached = reasoning = 0
@@ -81,11 +86,19 @@ class UsualAnswer(UsualRequest):
         now = path.now()
         seconds = now - self._started
         request_id = self.request_id
-        tail = _USAGE % (prompt, completion, prompt + completion, cached, reasoning)
-        reply = grant.reply % (
-            grant.reply_size + len(encoded) + len(tail), request_id, self._lines, int(seconds * 1000),
-            request_id, int(self._wall), encoded, tail,
-        )  # fmt: skip
+        if cached or reasoning:
+            tail = _USAGE % (prompt, completion, prompt + completion, cached, reasoning)
+        else:
+            tail = _PLAIN_USAGE % (prompt, completion, prompt + completion)
+        size, told = grant.reply_size + len(encoded) + len(tail), self._told
+        if told is None:
+            begin = grant.reply % (size, request_id, self._lines, int(seconds * 1000), request_id, self._created)
+        else:
+            left, tokens = told
+            begin = grant.reply_of(self._form_told) % (
+                size, request_id, left, tokens, int(seconds * 1000), request_id, self._created
+            )  # fmt: skip
+        reply = _join((begin, encoded, tail))
         self._settle(grant, target, prompt, cached, completion, reasoning, now, seconds, reply)
         upstream.fast = None
         upstream.resume()
@@ -105,7 +118,7 @@ class UsualAnswer(UsualRequest):
         if wire is None:
             return
         before = grant.before % (self.request_id, int(self._wall))
-        head = _STREAM_HEAD % (self.request_id, self._lines)
+        head = _STREAM_HEAD % (self.request_id, self._limit_lines())
         relay = Relay.streaming(before, include_usage=self._shown is True)
         flow = self._flow = FastStream(self, upstream, wire, relay, head, self._started)
         upstream.fast = None
@@ -149,14 +162,16 @@ class UsualAnswer(UsualRequest):
         else:
             self._settle_apart(grant, units, cost, now)
         target.spot.in_flight -= 1
-        lasted, at_first = int((now - self._started) * 1e6 + 0.5), int(first * 1e6 + 0.5)
-        stencil = target.stream_stencil if self._stream else target.stencil
+        lasted = int((now - self._started) * 1e6 + 0.5)
+        if self._stream:
+            stencil, at_first = target.stream_stencil, int(first * 1e6 + 0.5)
+        else:
+            stencil, at_first = target.stencil, lasted
         if not stencil.opened and not stencil.ended:
             path.touched.append(stencil)
         stencil.ended.append((self.request_id, self._wall, lasted, at_first, prompt, cached, completion, reasoning))
         path.replies.append((self._client, data))
         self._running.discard(self)
-        self._client.ended_fast()
         self._grant = self._target = self._upstream = None
 
     def _settle_apart(self, grant: Grant, units: int, cost: int, now: float) -> None:

@@ -59,7 +59,8 @@ class FastPath:
         self.open_records = gateway.spool.open_records
         self.draining = False
         self.ids: list[bytes] = []  # what follows the moment in request ids that nobody has yet
-        self._ms, self._moment = 0, b""
+        # Milliseconds since 1970, what request ids begin with then, and the second
+        self.ms, self.moment, self.second = 0, b"", b"0"
         self.now, self.wall = gateway.now, gateway.wall
         self._grants: dict[tuple[bytes, str], dict[str, Grant]] = {}
         self._count = 0
@@ -115,12 +116,10 @@ class FastPath:
 
     # Request ids are UUIDs of version 7: milliseconds since 1970, then 72 random bits
 
-    def moment(self, ms: int) -> bytes:
+    def moment_of(self, ms: int) -> bytes:
         """What the request ids of this millisecond begin with."""
-        if ms != self._ms:
-            self._ms = ms
-            self._moment = b"%012x" % ms
-        return self._moment
+        self.ms, self.moment, self.second = ms, b"%012x" % ms, b"%d" % (ms // 1000)
+        return self.moment
 
     def make_ids(self) -> None:
         """Many at once: a column of their digits is one stroke."""

@@ -33,8 +33,10 @@ class UsualRequest:
     __slots__ = (
         "_client",
         "_cost",
+        "_created",
         "_crowds",
         "_flow",
+        "_form_told",
         "_gateway",
         "_grant",
         "_ill",
@@ -52,6 +54,7 @@ class UsualRequest:
         "_strikes",
         "_target",
         "_till",
+        "_told",
         "_units",
         "_upstream",
         "_wall",
@@ -74,11 +77,13 @@ class UsualRequest:
         self._target: Target | None = None
         self._units = self._cost = self._limit = self._slot = 0
         self._wall = self._started = 0.0
-        self._message = self.request_id = b""
+        self._message = self.request_id = self._created = b""
         self._stream = False
         self._shown: Any = UNSET  # whether a client that streams wants to see the usage
         self._flow: FastStream | None = None
-        self._lines = b""  # x-ratelimit-*
+        # x-ratelimit-*: what is left of requests and of tokens, for the form to say; otherwise the lines
+        self._told: tuple[int, int] | None = None
+        self._form_told = self._lines = b""
 
     # Becoming an exchange like any other
 
@@ -163,8 +168,12 @@ class UsualRequest:
             pool.fold()
             permit.takes.append((pool, self._slot, self._units if pool.kind is Kind.TOKENS else 1))
         permit.purses = list(grant.purses)
-        permit.lines = self._lines
+        permit.lines = self._limit_lines()
         return permit
+
+    def _limit_lines(self) -> bytes:
+        """x-ratelimit-*."""
+        return self._lines if self._told is None else self._form_told % self._told
 
     def not_recorded(self) -> None:
         """The disk has no room for it: nobody is asked."""
@@ -185,7 +194,8 @@ class UsualRequest:
         return self._units
 
     def client_gone(self) -> None:
-        self.become().client_gone()
+        if self._grant is not None:  # its answer is not about to go out already
+            self.become().client_gone()
 
     def client_full(self) -> None:
         if self._upstream is not None:

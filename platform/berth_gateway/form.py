@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from berth_gateway.sample import Sample
+
 _LENGTH = b"content-length:"
 _MOST_DIGITS = 16
 
@@ -10,15 +15,17 @@ class Form:
     """A head but for the number in Content-Length: the bytes before it and behind it, and how many they are.
 
     `digits`: of the number that was seen last, because the next will probably have as many. `head`: the one that came last, and
-    `size` of what it came with, because clients repeat themselves.
+    `size` of what it came with, because clients repeat themselves. `sample`: of such a body; `misses`: bodies since that were others.
     """
 
-    __slots__ = ("at", "before", "behind", "digits", "head", "head_size", "size", "skip")
+    __slots__ = ("at", "before", "behind", "digits", "head", "head_size", "misses", "sample", "size", "skip")
 
     def __init__(self, before: bytes, behind: bytes, digits: int = 1) -> None:
         self.before, self.behind, self.digits = before, behind, digits
         self.at, self.skip = len(before), len(behind)
         self.head, self.head_size, self.size = b"", 0, 0
+        self.sample: Sample | None = None
+        self.misses = 0
 
     def body(self, data: bytes) -> bytes | None:
         """What follows the head, if `data` is a head of this form and exactly the body that it announces."""

@@ -43,6 +43,8 @@ class Grant:
     __slots__ = (
         "_form",
         "_form_of",
+        "_reply",
+        "_reply_form",
         "_tails",
         "_targets",
         "before",
@@ -89,6 +91,7 @@ class Grant:
         self._describe(wall)
         self._tails: dict[int, bytes] = {}
         self._form, self._form_of = b"", (0, 0)
+        self._reply, self._reply_form = self.reply, b""
         self.counts = gateway.loads.of(route.deployment_id)
         self.waited = gateway.telemetry.queue.cell(route.deployment_id)[0]
         self._targets: dict[Address, Target] = {}
@@ -132,18 +135,25 @@ class Grant:
         more = msgspec.json.encode(chat_fields(for_caller(route, self.caller)))[1:-1]
         self.more = b"," + more if more else b""
         model = msgspec.json.encode(route.name).replace(b"%", b"%%")
-        # An answer: length, request id, lines about limits, milliseconds, request id, time, choices, `tail`.
-        body = (b'{"id":"%b%%b","object":"%b","created":%%d,"model":%b,"choices":%%b%%b') % (
+        # What an answer begins with: length, request id, lines about limits, milliseconds, request id, time. Choices and usage follow.
+        body = (b'{"id":"%b%%b","object":"%b","created":%%b,"model":%b,"choices":') % (
             self.endpoint.id_prefix.encode(), self.endpoint.answer_object.encode(), model
         )  # fmt: skip
         self.reply = _REPLY + body
-        self.reply_size = len(body % (b"0" * 32, int(wall), b"", b""))  # but for choices and `tail`
+        self.reply_size = len(body % (b"0" * 32, b"%d" % int(wall)))
         self.until = min(self.until, float(10 ** len(b"%d" % int(wall))))  # the time has another length then
         self.before = (b'data: {"id":"%b%%b","object":"%b","created":%%d,"model":%b,"choices":') % (
             self.endpoint.id_prefix.encode(),
             self.endpoint.chunk_object.encode(),
             model,
         )
+
+    def reply_of(self, form: bytes) -> bytes:
+        """`reply` with these lines about limits in it."""
+        if self._reply_form is not form:
+            before, _, behind = self.reply.partition(b"%bopenai")
+            self._reply, self._reply_form = before + form + b"openai" + behind, form
+        return self._reply
 
     def form(self, requests: int, tokens: int) -> bytes:
         """The x-ratelimit-* lines for these limits but for what remains; 0: there is none."""
@@ -161,12 +171,12 @@ class Grant:
                 self._tails[limit] = found
         return found
 
-    def end_without_limit(self, sent: bytes) -> bytes:
-        """The same where the answer may take all that is left of the context (`surfaces.common.answer_limit`)."""
+    def end_without_limit(self, size: int) -> bytes:
+        """The same for one of `size` bytes where the answer may take all that is left of the context (`surfaces.common.answer_limit`)."""
         context = self.context
         told = context
         if self.fills_context:
-            told = context - min(context, len(sent) + TEMPLATE_TOKENS)
+            told = context - min(context, size + TEMPLATE_TOKENS)
         return self.end(told) if told >= context // 2 else self.more + b"}"
 
 

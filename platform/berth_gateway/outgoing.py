@@ -130,12 +130,9 @@ class Outgoing(ABC):
     def wire(self) -> Wire | None:
         return self._wire
 
-    def ended_fast(self) -> None:
-        """It is accounted for; its answer is about to go out."""
-        self._exchange = None
-
     def answered_fast(self, reply: bytes, now: float) -> None:
-        """Sends the answer, which is whole."""
+        """Sends the answer, which is whole and accounted for."""
+        self._exchange = None
         wire = self._wire
         if wire is None:
             return

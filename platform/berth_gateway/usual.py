@@ -45,6 +45,7 @@ UsualChat: Any = msgspec.defstruct(
         ),
     ],
     forbid_unknown_fields=True,
+    gc=False,
 )
 
 decode = msgspec.json.Decoder(UsualChat).decode

@@ -16,11 +16,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from berth_gateway import fast
 from berth_gateway.contract import Budget, BudgetScope, Limits, Period, Price
 from berth_gateway.fast import FastExchange
 from tests.gateway.core import Core, Wire
-from tests.gateway.harness import World, chat_chunk, chunked, event, plain, raw_post, usage
+from tests.gateway.harness import World, chat, chat_chunk, chunked, event, plain, raw_post, usage
 
+SECOND = "bth_sk_" + "c" * 43  # another key of the same organisation
 IDS = re.compile(rb"[0-9a-f]{32}|[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 STREAM = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
 
@@ -39,6 +41,8 @@ def a_world(engine: str = "vllm", *, replicas: int = 1, slots: int | None = None
         key = world.keys[0]
         world.keys[0] = msgspec.structs.replace(key, limits=Limits(rpm=40, concurrency=5))
         org = key.org_id
+        world.keys.append(world.key(SECOND, world.org, limits=Limits(rpm=30, tpm=300_000)))
+        world.orgs[0] = msgspec.structs.replace(world.org, limits=Limits(rpm=60, tpm=500_000, concurrency=7))
         periods = (Period("total", 0.0, 4e9),)
         world.budgets = [
             Budget("b1", org, BudgetScope.ORG, org, 40_000_000, 1, periods),
@@ -67,16 +71,23 @@ class Way:
 
     def warm(self, count: int, form: bytes) -> None:
         """Connections of clients whose head is known, connections to the engine that are idle, and the form of its answers."""
-        for _ in range(count):
-            self.clients.append(self.core.ask(max_tokens=5))
+        for at in range(count):
+            client, wire = self.core.client()
+            client.received(raw_post("/v1/chat/completions", json.dumps(chat(max_tokens=5)).encode(), self.token(at)))
+            self.clients.append((client, wire))
         for each in self.core.dialled:
             each.send(form)
         for _, wire in self.clients:
             wire.out = b""
 
+    def token(self, at: int) -> str:
+        """The third client's key is another."""
+        known = len(self.core.world.keys) > 2
+        return SECOND if known and at == 2 else self.core.world.token
+
     def ask(self, at: int, body: dict[str, Any], cut: int = 0) -> None:
         client, wire = self.clients[at]
-        data = raw_post("/v1/chat/completions", json.dumps(body).encode(), self.core.world.token)
+        data = raw_post("/v1/chat/completions", json.dumps(body, ensure_ascii=False).encode(), self.token(at))
         for piece in [data[:cut], data[cut:]] if cut else [data]:
             if wire.open:
                 client.received(piece)
@@ -212,6 +223,17 @@ ODD = st.tuples(
         st.sampled_from([plain(200, b"{}"), plain(500, b"{}"), plain(400, b'{"error":{"message":"x"}}')]),
     ),
 )
+LIKE = [
+    "a",
+    "bc",
+    "",
+    "d e",
+    'say "f"',
+    "\\\\",
+    "é",
+    "7",
+    "x" * 40,
+]  # texts of which most need no reading once one was read
 CUTS = st.one_of(st.just([]), st.lists(st.integers(1, 1500), max_size=4))
 
 
@@ -227,7 +249,7 @@ def steps(draw: st.DrawFn) -> list[tuple[Any, ...]]:
             usual = draw(st.integers(0, 4)) > 0
             body: dict[str, Any] = {
                 "model": "acme/model",
-                "messages": [{"role": "user", "content": draw(st.text(max_size=9))}],
+                "messages": [{"role": "user", "content": draw(st.one_of(st.sampled_from(LIKE), st.text(max_size=9)))}],
             }
             body.update({"max_tokens": draw(st.sampled_from([7, 64]))} if usual else draw(BODIES))
             if not usual:
@@ -377,3 +399,46 @@ def test_an_answer_whose_record_has_no_room_is_given_and_recorded_later(
     monkeypatch.undo()
     way.core.gateway.spool.retry()
     assert way.core.gateway.spool.late == 0 and is_empty(way)
+
+
+def test_a_body_that_differs_from_the_last_in_plain_text_alone_need_not_be_read(
+    way: Way, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[bytes] = []
+    decode = fast.decode
+
+    def watch(body: bytes) -> Any:
+        read.append(body)
+        return decode(body)
+
+    monkeypatch.setattr(fast, "decode", watch)
+    texts = ["one", "two", "three", 'a "quoted" word', "tab\t", "\u00e9", "\\", "four", ""]
+    for text in texts:
+        way.ask(0, {**BODY, "messages": [{"role": "user", "content": text}]})
+        way.answer(0, (plain(200, whole(2)), b""), [])
+    asked = [json.loads(each.body)["messages"][0]["content"] for each in way.core.asked][-len(texts) :]
+    assert asked == texts
+    found = [json.loads(body)["messages"][0]["content"] for body in read]
+    assert [text for text in found if text not in texts[:2]] == texts[3:7]
+
+
+def test_a_text_that_closes_itself_is_read_as_what_it_is(way: Way) -> None:
+    """What stands between the quotes of a sample decides nothing but that text."""
+    good = {**BODY, "messages": [{"role": "user", "content": "PLACE"}]}
+    template = json.dumps(good)
+    for text in ["one", "two"]:
+        way.ask(0, {**BODY, "messages": [{"role": "user", "content": text}]})
+        way.answer(0, (plain(200, whole(2)), b""), [])
+    client, wire = way.clients[0]
+    before = len(way.core.asked)
+    for injected in ['x", "name": "y', 'x"}], "chat_template": "y', "x\ny", "\x7f", "x\\"]:
+        if wire.open:
+            data = template.replace("PLACE", injected).encode()
+            client.received(raw_post("/v1/chat/completions", data, way.core.world.token))
+            for each in [x for x in way.core.dialled if x.upstream.fast or x.upstream._asker]:
+                each.send(plain(200, whole(2)))
+    sent = [each.body for each in way.core.asked[before:]]
+    assert all(b"chat_template" not in each for each in sent)
+    for body in sent:
+        content = json.loads(body)["messages"][0]["content"]
+        assert content in {"x", "\x7f"}

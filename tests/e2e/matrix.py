@@ -79,7 +79,7 @@ def served(platform: Platform, seen: Seen, model: str = MODEL, *, seconds: float
     try:
         _until_ready(platform, name, seconds)
         with openai.OpenAI(
-            base_url=platform.demo["api_base"], api_key=platform.demo["api_key"], max_retries=0, timeout=300
+            base_url=platform.demo["api_base"], api_key=platform.demo["api_key"], max_retries=0, timeout=900
         ) as client:
             seen.answer, streamed = _asked(client, f"my-org/{name}")
             _left_in_the_middle(client, f"my-org/{name}")
@@ -117,10 +117,8 @@ def _asked(client: openai.OpenAI, model: str) -> tuple[str, str]:
 
 
 def _left_in_the_middle(client: openai.OpenAI, model: str) -> None:
-    stream = client.completions.create(
-        model=model, prompt="Count on and on: 1, 2, 3,", max_tokens=MOST, stream=True, temperature=0
-    )
-    for _ in zip(range(5), stream, strict=False):
+    stream = client.completions.create(model=model, prompt=PROMPT, max_tokens=MOST, stream=True, temperature=0)
+    for _ in zip(range(3), stream, strict=False):
         pass
     stream.close()
 

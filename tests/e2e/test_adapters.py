@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import openai
 import psycopg
 import pytest
@@ -112,6 +113,25 @@ def test_it_answers_as_itself_on_its_bases_replicas_and_is_metered_apart(
             "select completion_tokens, revision from metering_usageevent where deployment_id = %s", [own["id"]]
         ).fetchall()
     assert [(each["completion_tokens"], each["revision"]) for each in rows] == [(TOKENS, own["revision"]["number"])] * 2
+
+
+@pytest.mark.threat("M8")
+def test_an_engines_own_loading_of_adapters_cannot_be_reached(platform_up: Platform, beside: dict[str, Any]) -> None:
+    until(platform_up, NAME, "ready")
+    headers = {"Authorization": f"Bearer {platform_up.demo['api_key']}"}
+    root = platform_up.demo["api_base"].removesuffix("/v1")
+    for path in ("/lora-adapters", "/v1/lora-adapters", "/v1/load_lora_adapter", "/v1/unload_lora_adapter"):
+        for method, body in (("GET", None), ("POST", [{"id": 0, "scale": 1.0}])):
+            answer = httpx.request(method, f"{root}{path}", json=body, headers=headers, timeout=60)
+            assert answer.status_code == 404, path
+    wish: dict[str, Any] = {"model": f"my-org/{BASE}", "prompt": "x", "max_tokens": 1}
+    for field in ({"lora": [{"id": 0, "scale": 1.0}]}, {"lora_path": "/etc"}, {"adapter": NAME}):
+        answer = httpx.post(f"{root}/v1/completions", json=wish | field, headers=headers, timeout=60)
+        assert (answer.status_code, answer.json()["error"]["param"]) == (400, next(iter(field)))
+    stranger = httpx.post(
+        f"{root}/v1/completions", json=wish | {"model": f"other-org/{NAME}"}, headers=headers, timeout=60
+    )
+    assert stranger.status_code == 404
 
 
 def test_a_request_for_the_adapter_wakes_its_base(platform_up: Platform, beside: dict[str, Any]) -> None:

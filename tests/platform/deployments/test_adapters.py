@@ -3,10 +3,14 @@ cannot be done to a base on which adapters stand."""
 
 from __future__ import annotations
 
+from datetime import timedelta
+from decimal import Decimal
 from typing import Any
 
 import pytest
 
+from berth.billing.prices import set_price
+from berth.billing.rating import Prices
 from berth.catalog.facts import FACTS_FORMAT, AdapterFacts, to_json
 from berth.catalog.models import Artefact, ArtefactFile, ModelVersion
 from berth.compute.launch import Phase
@@ -254,6 +258,15 @@ def test_an_engine_that_does_not_load_it_is_not_chosen(base: Deployment, provide
     with pytest.raises(ApiError) as refused:
         deploy(base.org, None, version=version)  # the base runs on llama.cpp, and there is nothing that vLLM could load
     assert refused.value.code == "no_plan"
+
+
+def test_it_has_a_price_of_its_own(base: Deployment, provider: FakeProvider, clock: Clock) -> None:
+    made = stand(base, "one", provider, clock)
+    dear = Prices(Decimal("0.000003"), Decimal("0.000001"), Decimal("0.000009"))
+    set_price(dear, org=base.org, deployment="one", valid_from=clock() + timedelta(hours=1), now=clock())
+    clock.forward(7200)
+    assert route(made, clock).prices[0].output == 9_000_000
+    assert route(base, clock).prices[0].output != 9_000_000
 
 
 @pytest.mark.threat("M8")

@@ -178,7 +178,7 @@ def _wanted(observation: Observation, state: State, load: Load) -> tuple[float, 
         count_for(observation, state, rate, prepared * (1.0 + BAND)),
         floor(rate.replicas(prepared * (1.0 + WIDE))),
     )
-    if state.history.span < LEARNING:
+    if state.begun is not None and observation.now - state.begun < LEARNING:
         keep = max(keep, state.desired)  # nothing is known yet that would say otherwise
     reasons = [_by_rate(max(prepared, jump), need, count)]
     if found.jump and jump >= found.jump:

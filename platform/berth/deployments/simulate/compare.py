@@ -86,14 +86,14 @@ def _limit(setting: Setting) -> int | None:
     return int(2.0 * setting.capacity.concurrency) if setting.capacity.concurrency else None
 
 
-def _fixed(setting: Setting, trace: Trace, peak: int) -> Measured:
+def fixed_at_peak(setting: Setting, trace: Trace, peak: int) -> Measured:
     world = msgspec.structs.replace(setting, initial=peak)
     return measure(
         "fixed at peak", run(world, trace, Always(peak, _limit(setting))), setting.policy.goals, setting.speed
     )
 
 
-def _hpa(setting: Setting, trace: Trace) -> Measured:
+def hpa(setting: Setting, trace: Trace) -> Measured:
     scaler = TargetConcurrency(TARGET * (setting.capacity.concurrency or 1.0), _limit(setting))
     return measure("HPA", run(setting, trace, scaler), setting.policy.goals, setting.speed)
 
@@ -120,10 +120,10 @@ def compare(setting: Setting, trace: Trace, *, interval: float, initial: int | N
         best, first, peak = min(good, key=lambda each: each[0].replica_hours)
         world = msgspec.structs.replace(setting, initial=first if initial is None else initial)
         ours = pool.submit(berth, world, trace, interval)
-        hpa = pool.submit(_hpa, world, trace)
-        fixed = pool.submit(_fixed, world, trace, peak)
+        plain = pool.submit(hpa, world, trace)
+        fixed = pool.submit(fixed_at_peak, world, trace, peak)
         made, steps = ours.result()
-        return Comparison(made, fixed.result(), hpa.result(), best, steps, setting.capacity)
+        return Comparison(made, fixed.result(), plain.result(), best, steps, setting.capacity)
 
 
 def all_of(found: Comparison) -> Iterator[Measured]:

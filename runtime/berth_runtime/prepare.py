@@ -12,6 +12,7 @@ import msgspec
 
 from berth_runtime.failure import Failure
 from berth_runtime.fetch import Fetcher
+from berth_runtime.inert import require_inert
 from berth_runtime.log import ReplicaLog
 from berth_runtime.spec import LaunchSpec, ModelFile, Phase
 from berth_runtime.specfile import all_files
@@ -38,6 +39,7 @@ def bring_files(
         log.say("all files are here")
         board.enter(Phase.VERIFYING)
     verify_files(files, memory, progress)
+    require_inert(files)
     lay_out(spec)
     return spec
 

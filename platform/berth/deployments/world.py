@@ -18,6 +18,7 @@ PERMANENT: Final = frozenset(
         "checksum_mismatch",
         "model_unreadable",
         "chat_template_fails",
+        "unsafe_file",
         "shards_unnamed",
         "engine_missing",
         "engine_too_old",

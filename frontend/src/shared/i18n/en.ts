@@ -744,6 +744,7 @@ export const en = {
   "cause.converter_missing": "Its files are made with the converters, which are not installed here. Your operator can install them.",
   "cause.quality_too_low": "What was made is too far from its source.",
   "cause.measured_loss": "Its measured quality is below what was asked for.",
+  "cause.unsafe_file": "A file of the model could run code when it is loaded, so it is not. Bring the model as safetensors, GGUF or ONNX without code.",
   "cause.chat_template_fails": "The engine cannot render the model's chat template. Deploy a version with another template.",
   "reason.quality_measured": "Quality by measurement: {divergence} nats a token from its source, the same likeliest token in {agreement} % of places.",
   "reject.measured_loss": "Measured: {divergence} nats a token from its source, about {loss} % of a score; at most {limit} % is accepted.",

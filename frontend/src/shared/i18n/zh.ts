@@ -745,6 +745,7 @@ export const zh: Record<Key, Message> = {
   "cause.converter_missing": "制作其文件需要转换器，此处未安装。请联系平台管理员安装。",
   "cause.quality_too_low": "制作的结果与来源相差太大。",
   "cause.measured_loss": "实测质量低于要求。",
+  "cause.unsafe_file": "模型的某个文件在加载时可能运行代码，因此不会加载。请以不含代码的 safetensors、GGUF 或 ONNX 提供模型。",
   "cause.chat_template_fails": "推理引擎无法渲染该模型的对话模板。请部署带有其他模板的版本。",
   "reason.quality_measured": "实测质量：与来源相差每 token {divergence} nats，{agreement}% 的位置最可能的 token 相同。",
   "reject.measured_loss": "实测：与来源相差每 token {divergence} nats，约损失分数的 {loss}%，最多接受 {limit}%。",

@@ -1,10 +1,12 @@
-"""The two asyncio protocols: sockets on one side, Client and Upstream on the other. Nothing is decided here."""
+"""The two asyncio protocols: sockets on one side, Client and Upstream on the other. Nothing is decided here.
+
+uvloop itself switches Nagle's algorithm off on every TCP connection, and writes what it is given at once.
+"""
 
 from __future__ import annotations
 
 import asyncio
-import socket
-from typing import Any, cast
+from typing import cast
 
 from berth_gateway.client import Client
 from berth_gateway.gateway import Gateway
@@ -22,7 +24,6 @@ class ClientEdge(asyncio.Protocol):
         self._client: Client | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        _no_delay(transport)
         peer = transport.get_extra_info("peername")
         loopback = isinstance(peer, tuple) and (peer[0].startswith("127.") or peer[0] == "::1")
         address = peer[0] if isinstance(peer, tuple) else None
@@ -63,17 +64,10 @@ class UpstreamEdge(asyncio.Protocol):
         self.data_received = upstream.received  # type: ignore[method-assign]
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        _no_delay(transport)
         self._upstream.opened(cast("Wire", transport))
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._upstream.lost()
-
-
-def _no_delay(transport: asyncio.BaseTransport) -> None:
-    sock: Any = transport.get_extra_info("socket")
-    if sock is not None and sock.family != socket.AF_UNIX:
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
 
 class Dialer:

@@ -24,8 +24,10 @@ class EventSplitter:
 
     def feed(self, data: bytes) -> list[bytes]:
         """The data of each event that is now complete. Events without data are left out."""
-        if self._begun and not self._held and not self._after_cr and data[-2:] == b"\n\n" and 13 not in data:
+        begun = self._begun or data[:6] == b"data: "  # no byte order mark, then
+        if begun and not self._held and not self._after_cr and data[-2:] == b"\n\n" and 13 not in data:
             # By far the most common: whole events, LF, one line each; and of these, a single one.
+            self._begun = True
             if data.count(b"\n") == 2 and data[:6] == b"data: ":
                 return [data[6:-2]]
             out = []

@@ -158,14 +158,15 @@ def memory_of(org_id: UUID, adapters: Collection[Carried]) -> int:
     return PARSED * sum(sizes.values_list("size", flat=True))
 
 
-def chosen_base(version: ModelVersion, beside: str | None) -> Deployment | None:
+def chosen_base(version: ModelVersion, beside: str | None, *, pinned: bool = False) -> Deployment | None:
     """Beside which deployment an adapter is to stand: the named one, or the first that can. None: it gets replicas of its own (it is no
-    adapter, none can, or `beside` is empty). Raises ApiError."""
+    adapter, none can, `beside` is empty, or nobody named one and something is pinned, such as what it was merged into). Raises
+    ApiError."""
     if version.base_id is None:
         if beside:
             raise ApiError("adapter.none", "Only an adapter can stand beside a deployment.", field="beside", status=422)
         return None
-    if beside == "":
+    if beside == "" or (beside is None and pinned):
         return None
     if beside is not None:
         return base_named(version, beside)

@@ -65,7 +65,7 @@ class PlanIn(StrictSerializer):
         max_length=63,
         allow_blank=True,
         help_text="Of an adapter: the deployment of its base whose replicas are to serve it too, with that one's needs, pins and "
-        "replicas; empty: on replicas of its own. Absent: beside one, if there is one",
+        "replicas; empty: on replicas of its own. Absent: beside one, if there is one and nothing is pinned",
     )
 
 

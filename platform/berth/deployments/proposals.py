@@ -50,7 +50,7 @@ def propose(
     be served by another deployment's replicas: that one's plan, and its name. Changes nothing."""
     wanted, fixed = read_wishes(needs, pins)
     found = find_version(org, model, version)
-    base = chosen_base(found, beside)
+    base = chosen_base(found, beside, pinned=bool(pins))
     files = files_of(found, base.revision.engine) if base is not None and base.revision is not None else None
     if base is not None and files is not None:
         return plan_beside(base, files) | {"plan_id": None, "beside": base.name}

@@ -52,7 +52,7 @@ def deploy(
             "org_suspended", "This organisation is suspended, so nothing can be deployed. Ask your operator why."
         )
     found = find_version(org, model, version)
-    base = chosen_base(found, beside)
+    base = chosen_base(found, beside, pinned=bool(pins))
     if base is not None:
         return adapter_services.stand_beside(base, actor, found, name)
     wanted, fixed = read_wishes(needs, pins)

@@ -227,6 +227,8 @@ def test_where_it_is_put(base: Deployment, provider: FakeProvider) -> None:
     version = an_adapter(version_of(base), "one")
     apart = deploy(base.org, None, version=version, beside="")
     assert apart.beside_id is None
+    pinned = deploy(base.org, None, version=version, name="pinned", pins={"engine": "llamacpp"})
+    assert pinned.beside_id is None
     beside = deploy(base.org, None, version=version, beside="base")
     assert (beside.beside_id, beside.name) == (base.pk, "one-2")
     with pytest.raises(ApiError) as wrong:

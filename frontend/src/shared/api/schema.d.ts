@@ -1734,7 +1734,7 @@ export interface components {
             needs?: components["schemas"]["NeedsInRequest"];
             pins?: components["schemas"]["PinsInRequest"];
             replicas?: number;
-            /** @description Of an adapter: the deployment of its base whose replicas are to serve it too, with that one's needs, pins and replicas; empty: on replicas of its own. Absent: beside one, if there is one */
+            /** @description Of an adapter: the deployment of its base whose replicas are to serve it too, with that one's needs, pins and replicas; empty: on replicas of its own. Absent: beside one, if there is one and nothing is pinned */
             beside?: string;
             /** @description Absent: as the model */
             name?: string;
@@ -2563,7 +2563,7 @@ export interface components {
             needs?: components["schemas"]["NeedsInRequest"];
             pins?: components["schemas"]["PinsInRequest"];
             replicas?: number;
-            /** @description Of an adapter: the deployment of its base whose replicas are to serve it too, with that one's needs, pins and replicas; empty: on replicas of its own. Absent: beside one, if there is one */
+            /** @description Of an adapter: the deployment of its base whose replicas are to serve it too, with that one's needs, pins and replicas; empty: on replicas of its own. Absent: beside one, if there is one and nothing is pinned */
             beside?: string;
         };
         PlanMessageOut: {

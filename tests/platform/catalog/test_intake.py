@@ -101,6 +101,23 @@ class TestSound:
         )
         assert judged(files, tmp_path).quantization == expected
 
+    @pytest.mark.parametrize(
+        ("recipe", "expected"), [(b"GPTQModifier: {}", "INT4 W4A16"), (b"AWQModifier: {}", "AWQ-INT4")]
+    )
+    def test_four_bits_beside_a_larger_table(self, recipe: bytes, expected: str, tmp_path: Path) -> None:
+        """Of a small model most bytes are embeddings, which stay as they were; what made the rest is told by the recipe."""
+        header, offset = header_of(shapes(), "BF16", 2), 0
+        for name, each in header.items():
+            kind, width = ("BF16", 2) if "embed" in name else ("I32", 4)
+            count = (each["data_offsets"][1] - each["data_offsets"][0]) // 2
+            size = count * width if "embed" in name else width
+            shape = each["shape"] if "embed" in name else [1]
+            header[name] = {"dtype": kind, "shape": shape, "data_offsets": [offset, offset + size]}
+            offset += size
+        told = as_json(CONFIG | {"quantization_config": {"quant_method": "compressed-tensors"}})
+        files = hub.model(config__json=told, model__safetensors=packed(header)) | {"recipe.yaml": recipe}
+        assert judged(files, tmp_path).quantization == expected
+
     def test_a_split_gguf(self, tmp_path: Path) -> None:
         verdict = judged(split(), tmp_path)
         assert list(verdict.roles) == [f"tiny-0000{each}-of-00003.gguf" for each in (1, 2, 3)]

@@ -23,6 +23,8 @@ FLAGS = [
     "--disable-sync",
 ]
 
+PATIENT = 60_000  # milliseconds, on a busy machine
+
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
@@ -127,22 +129,22 @@ def test_a_canary_is_chosen_held_and_rolled_back_by_clicking(page: Page, platfor
     page.get_by_label("Context length").select_option("1024")
     page.get_by_label("Strategy").select_option("canary")
     page.get_by_label("Steps, % of the requests").fill("50, 20")
-    expect(page.get_by_text("each above the one before")).to_be_visible()
+    expect(page.get_by_text("each above the one before")).to_be_visible(timeout=PATIENT)
     page.get_by_label("Steps, % of the requests").fill("20, 50")
     page.get_by_label("Why").fill("shorter prompts")
     page.get_by_role("button", name="Change deployment").click()
     expect(page.get_by_role("heading", level=1)).to_have_text(f"my-org/{name}")
-    expect(page.get_by_text("Canary: 20 % of the requests (step 1 of 2)")).to_be_visible()
+    expect(page.get_by_text("Canary: 20 % of the requests (step 1 of 2)")).to_be_visible(timeout=PATIENT)
     # What happens is streamed to this page: nothing is asked for now and then.
-    expect(page.locator("[data-live=stream]")).to_be_visible(timeout=30_000)
+    expect(page.locator("[data-live=stream]")).to_be_visible(timeout=PATIENT)
     page.get_by_role("button", name="Hold").click()
-    expect(page.get_by_text("on hold", exact=True)).to_be_visible()
+    expect(page.get_by_text("on hold", exact=True)).to_be_visible(timeout=PATIENT)
     page.get_by_role("button", name="Go on").click()
-    expect(page.get_by_text("under way", exact=True)).to_be_visible()
+    expect(page.get_by_text("under way", exact=True)).to_be_visible(timeout=PATIENT)
     page.get_by_role("button", name="Promote").click()
-    expect(page.get_by_text("Canary: 50 % of the requests (step 2 of 2)")).to_be_visible()
+    expect(page.get_by_text("Canary: 50 % of the requests (step 2 of 2)")).to_be_visible(timeout=PATIENT)
     page.get_by_role("button", name="Roll back").click()
-    expect(page.get_by_text("rolled back", exact=True)).to_be_visible()
+    expect(page.get_by_text("rolled back", exact=True)).to_be_visible(timeout=PATIENT)
     platform_up.wait_for(lambda: everything_is_ready(platform_up), 90)
     after = platform_up.sign_in().get(f"/api/v1/orgs/my-org/deployments/{name}").json()
     assert after["revision"]["number"] == before["stable"], "the last one that was good"
@@ -159,30 +161,30 @@ def test_scaling_is_set_and_explained_and_without_the_stream_it_is_asked_for(pag
         page.get_by_label("At least").fill("1")
         page.get_by_label("At most").fill("2")
         page.get_by_role("button", name="Save bounds").click()
-        expect(page.get_by_text("Bounds saved")).to_be_visible()
+        expect(page.get_by_text("Bounds saved")).to_be_visible(timeout=PATIENT)
         page.get_by_label("Take replicas away after, seconds").fill("5")
-        expect(page.get_by_text("Use a number from 30 to 7,200.")).to_be_visible()
+        expect(page.get_by_text("Use a number from 30 to 7,200.")).to_be_visible(timeout=PATIENT)
         expect(page.get_by_role("button", name="Save", exact=True)).to_be_disabled()
         page.get_by_label("Take replicas away after, seconds").fill("60")
         page.get_by_role("button", name="Save", exact=True).click()
-        expect(page.get_by_text("Scaling saved")).to_be_visible()
+        expect(page.get_by_text("Scaling saved")).to_be_visible(timeout=PATIENT)
         assert api.get(f"{url}/scaling").json()["stabilisation_seconds"] == 60
         page.get_by_role("button", name="Add a peak").click()
         page.get_by_label("From").fill(page.evaluate(LOCAL_TIME, -5))
         page.get_by_label("To", exact=True).fill(page.evaluate(LOCAL_TIME, 60))
         page.get_by_label("How many").fill("2")
         page.get_by_role("button", name="Save peaks").click()
-        expect(page.get_by_text("Peaks saved")).to_be_visible()
+        expect(page.get_by_text("Peaks saved")).to_be_visible(timeout=PATIENT)
         # The number and its reason appear by themselves.
         page.goto(f"/o/my-org/deployments/{name}")
-        expect(page.get_by_text("A declared peak asks for 2.")).to_be_visible(timeout=30_000)
+        expect(page.get_by_text("A declared peak asks for 2.")).to_be_visible(timeout=PATIENT)
         expect(page.get_by_text("2 ready, 2 wanted now; between 1 and 2")).to_be_visible(timeout=120_000)
-        expect(page.locator("[data-live=stream]")).to_be_visible()
+        expect(page.locator("[data-live=stream]")).to_be_visible(timeout=PATIENT)
         page.route("**/live", lambda route: route.abort())
         page.reload()
-        expect(page.locator("[data-live=polling]")).to_be_visible()
-        expect(page.get_by_text("A declared peak asks for 2.")).to_be_visible()
-        expect(page.get_by_text("The live stream is away just now")).to_be_visible()
+        expect(page.locator("[data-live=polling]")).to_be_visible(timeout=PATIENT)
+        expect(page.get_by_text("A declared peak asks for 2.")).to_be_visible(timeout=PATIENT)
+        expect(page.get_by_text("The live stream is away just now")).to_be_visible(timeout=PATIENT)
         page.unroute("**/live")
         expect(page.locator("[data-live=stream]")).to_be_visible(timeout=60_000)
     finally:

@@ -21,7 +21,7 @@ class Follower(Supervisor):
         """It cannot be asked whether it works: the first node is, and hangs if this one does."""
 
     def _drain(self) -> None:
-        """The first node needs it until that has answered what runs; then the engine ends by itself."""
+        """The first node needs it until that has answered what runs, and nobody tells it when that is: it stays for the drain time."""
         self._board.enter(Phase.DRAINING)
         until = time.monotonic() + self._drain_seconds()
         while time.monotonic() < until and self._child is not None and self._child.ended() is None:

@@ -188,6 +188,6 @@ class UsualAnswer(UsualRequest):
         for pool in grant.seats:
             pool.in_use -= 1
         for purse in grant.purses:
-            purse.reserved -= self._cost
-            purse.spent += cost
+            purse._reserved -= self._cost  # the till is closed
+            purse._spent += cost
         grant.counts.in_flight -= 1

@@ -60,6 +60,7 @@ class Grant:
         "fills_context",
         "generation",
         "input_price",
+        "known_to_till",
         "more",
         "only",
         "output_price",
@@ -91,6 +92,7 @@ class Grant:
         self._describe(wall)
         self._tails: dict[int, bytes] = {}
         self._form, self._form_of = b"", (0, 0)
+        self.known_to_till = False  # whether its limits and budgets are
         self._reply, self._reply_form = self.reply, b""
         self.counts = gateway.loads.of(route.deployment_id)
         self.waited = gateway.telemetry.queue.cell(route.deployment_id)[0]

@@ -63,6 +63,10 @@ class Purse:
     """`reserved`: the worst cost of what runs. `demand`: what was reserved since the last tick. `till`: counts for it at the moment."""
 
     claim, spent, reserved, demand = _Counted(), _Counted(), _Counted(), _Counted()
+    _claim: int
+    _spent: int
+    _reserved: int
+    _demand: int
 
     def __init__(self, budget: Budget, period: Period) -> None:
         self.till: Till | None = None

@@ -63,23 +63,36 @@ class Till:
         self.late: dict[int, int] = {}  # tokens not used after all, by the earlier slot in which they were taken
         self._connected = False
 
-    def open(self, grant: Grant, now: float, until: float, *, connected: bool, workers: int) -> None:
+    def open(self, grant: Grant, now: float, until: float, *, connected: bool, workers: int) -> None:  # noqa: C901 - see `fast`
         """`until`: when the grant ends, on the loop's clock."""
         self.close()
         slot = int(now / SLOT_SECONDS)
         left = tokens = money = MANY
-        until = min(until - _EDGE, (slot + 1) * SLOT_SECONDS - 1e-6)
+        until -= _EDGE
+        end = (slot + 1) * SLOT_SECONDS - 1e-6
+        if end < until:
+            until = end
         for pool in grant.pools:
             if pool.turn != slot:
                 pool.turn_to(slot, now, connected=connected, workers=workers)
         for pool in grant.rates:
-            left = min(left, pool.most - pool.taken)
+            room = pool.most - pool.taken
+            if room < left:
+                left = room
         for pool in grant.seats:
-            left = min(left, pool.most - pool.in_use)
+            room = pool.most - pool.in_use
+            if room < left:
+                left = room
         for pool in grant.tokens:
-            tokens = min(tokens, pool.most - pool.taken, pool.limit)
+            room = pool.most - pool.taken
+            if room > pool.limit:
+                room = pool.limit
+            if room < tokens:
+                tokens = room
         for purse in grant.purses:
-            money = min(money, purse.free)
+            room = purse._claim - purse._spent - purse._reserved
+            if room < money:
+                money = room
             if connected:
                 until = min(until, purse.heard_at + LEASE_SECONDS - MARGIN_SECONDS - _EDGE)
                 if not purse.usable(now):
@@ -90,19 +103,20 @@ class Till:
         self._show(grant)
         self._left, self._tokens, self._money = self.left, tokens, money
         self.grant = grant
-        for pool in grant.pools:
-            pool.till = self
-        for purse in grant.purses:
-            purse.till = self
+        if not grant.known_to_till:
+            grant.known_to_till = True
+            for pool in grant.pools:
+                pool.till = self
+            for purse in grant.purses:
+                purse.till = self
 
     def close(self) -> None:
-        grant, self.grant = self.grant, None
+        grant = self.grant
         if grant is None:
             return
+        self.grant = None
         came, tokens, money = self._left - self.left, self._tokens - self.tokens, self._money - self.money
-        running = came - self.ended
-        for pool in grant.pools:
-            pool.till = None
+        running, back = came - self.ended, self.back
         for pool in grant.rates:
             pool.taken += came
         for pool in grant.seats:
@@ -110,14 +124,14 @@ class Till:
             pool.in_use += running
         for pool in grant.tokens:
             pool.taken += tokens
-            pool.back += self.back
-            if not self._connected:
-                pool.most += self.back
+            if back:
+                pool.back += back
+                if not self._connected:
+                    pool.most += back
         for purse in grant.purses:
-            purse.till = None
-            purse.reserved += money - self.freed
-            purse.demand += money
-            purse.spent += self.spent
+            purse._reserved += money - self.freed
+            purse._demand += money
+            purse._spent += self.spent
         counts = grant.counts
         counts.arrivals += came
         counts.in_flight += running
@@ -134,10 +148,21 @@ class Till:
         rates, tokens = grant.rates, grant.tokens
         request_limit = token_limit = self.shows = 0
         if rates:
-            pool, now_left = _tightest(rates, 1)
-            if len(rates) > 1 and _tightest(rates, self.left)[0] is not pool:
-                self.left = min(self.left, 1)  # another will be nearer to being used up, so it is looked again
-            request_limit, self.rates, self.shows = pool.limit, now_left + 1 - self.left, 1
+            # Which limit will be told of behind the next request, and which behind the last that may be taken
+            left = self.left
+            limit = last_limit = 1
+            least = last_least = 1 << 62
+            for pool in rates:
+                base, held = pool.own_left + pool.back - pool.taken, pool.held_left - pool.taken
+                if held < base:
+                    base = held
+                if (base - 1) * limit < least * pool.limit:
+                    limit, least, first = pool.limit, base - 1, pool
+                if (base - left) * last_limit < last_least * pool.limit:
+                    last_limit, last_least, last = pool.limit, base - left, pool
+            if first is not last and left > 1:
+                self.left = 1  # another will be nearer to being used up, so it is looked again
+            request_limit, self.rates, self.shows = limit, least + 1 - self.left, 1
         if len(tokens) > 1:
             self.shows |= 4
         elif tokens:

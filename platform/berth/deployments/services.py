@@ -161,7 +161,7 @@ def wake(deployment: Deployment, actor: User | None) -> bool:
     """Starts it if it sleeps; whether it did. Actor None: a request waits for it. Waking twice is no error."""
     deployment = locked(deployment)
     if deployment.beside is not None:  # its base's replicas serve it
-        wake(deployment.beside, actor)
+        return wake(deployment.beside, actor)
     if not deployment.sleeping or deployment.desired != Desired.RUNNING:
         return False
     now = timezone.now()

@@ -43,10 +43,11 @@ def _asked_for(packed: bytes) -> Deployment | None:
     found = Deployment.objects.across_orgs("gateways wake the deployments of all organisations").filter(
         pk=deployment_id
     )
-    deployment = found.first()
-    if deployment is None or sleep_of(deployment) != asked.sleep:
+    deployment = found.select_related("beside").first()
+    if deployment is None:
         return None
-    return deployment
+    sleeper = deployment.beside or deployment  # an adapter sleeps as its base does
+    return sleeper if sleep_of(sleeper) == asked.sleep else None
 
 
 def sleep_of(deployment: Deployment) -> int:

@@ -96,15 +96,7 @@ def _beside(
     ready = [each for each in serving.replicas if each.name in numbers]
     newest = max((numbers[each.name] for each in ready), key=lambda one: one[1], default=(None, 0))[0]
     replicas = tuple(msgspec.structs.replace(each, revision=None) for each in ready if numbers[each.name][0] == newest)
-    paused = rooms.Desired.PAUSED in (deployment.desired, base.desired)
-    sleeping = deployment.sleeping
-    state = route_state(
-        deployment.state,
-        rooms.Desired.PAUSED if paused else deployment.desired,
-        any_ready=bool(replicas),
-        any_starting=serving.state is RouteState.LOADING and deployment.state != rooms.State.FAILED and not sleeping,
-        sleeping=sleeping,
-    )
+    state = _state_beside(deployment, base, answering=bool(replicas))
     name = f"{deployment.org.slug}/{deployment.name}"
     return msgspec.structs.replace(
         serving,
@@ -118,12 +110,24 @@ def _beside(
         weights=(),
         shadow=None,
         ready_in_seconds=serving.ready_in_seconds if state is RouteState.LOADING else None,
-        asleep_since=sleep_of(deployment) if sleeping else None,
+        asleep_since=sleep_of(base) if state is RouteState.ASLEEP else None,
         hold_seconds=deployment.hold_seconds,
         limits=for_gateways(deployment.limit_rpm, deployment.limit_tpm, deployment.limit_concurrency),
         adapter=newest,
         prices=prices,
     )
+
+
+def _state_beside(deployment: rooms.Deployment, base: rooms.Deployment, *, answering: bool) -> RouteState:
+    """From the base alone: what the adapter's own row says of it may be a moment old, and no request is lost for that."""
+    if rooms.Desired.PAUSED in (deployment.desired, base.desired):
+        return RouteState.PAUSED
+    if answering:
+        return RouteState.READY
+    if base.sleeping:
+        return RouteState.ASLEEP
+    carried = base.revision is not None and number_in(base.revision, deployment.pk) is not None
+    return RouteState.LOADING if carried and base.state != rooms.State.FAILED else RouteState.UNAVAILABLE
 
 
 def _route(

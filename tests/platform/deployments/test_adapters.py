@@ -20,6 +20,7 @@ from berth.deployments.activity import last_request_at
 from berth.deployments.models import Deployment, Replica, State
 from berth.deployments.proposals import propose
 from berth.deployments.services import delete, deploy, pause, resume, update, wake
+from berth.deployments.waking import sleep_of
 from berth.orgs.models import Organisation
 from berth.publishing.routes import build_routes
 from berth.web.errors import ApiError, Conflict
@@ -179,9 +180,10 @@ def test_it_sleeps_wakes_and_pauses_with_its_base(base: Deployment, provider: Fa
     Deployment.objects.for_org(base.org_id).filter(pk=base.pk).update(sleep_after_seconds=1)
     clock.forward(600)
     settle(base, provider, clock, State.ASLEEP)
+    assert route(made, clock).state is RouteState.ASLEEP  # before anybody has looked at the adapter
     settle(made, provider, clock, State.ASLEEP)
     asleep = route(made, clock)
-    assert (asleep.state, asleep.asleep_since is not None) == (RouteState.ASLEEP, True)
+    assert (asleep.state, asleep.asleep_since) == (RouteState.ASLEEP, sleep_of(row(base)))
     Deployment.objects.for_org(base.org_id).filter(pk=base.pk).update(sleep_after_seconds=None)
     assert wake(made, None)
     assert route(made, clock).state is RouteState.LOADING

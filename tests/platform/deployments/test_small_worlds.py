@@ -112,7 +112,7 @@ def times(capacity: Capacity, factor: float) -> Capacity:
     )
 
 
-@pytest.mark.parametrize("kind", WORLDS)
+@pytest.mark.parametrize("kind", [Places, pytest.param(Shared, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
     ("told", "most"),
     [

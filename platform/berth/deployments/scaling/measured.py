@@ -86,7 +86,8 @@ def corrected(known: Corrected, window: Window, goals: Goals, believed: float, u
             return known
         # What was late even in its busiest seconds with less than was believed is less by that much.
         factor = max(LEAST_FACTOR, known.factor * max(MOST_DOWN, min(DOWN, peak / believed)))
-        return Corrected(factor, min(known.seen, window.work), window.work)
+        seen = min(known.seen, max(window.work, MOST_DOWN * known.seen))
+        return Corrected(factor, seen, window.work)
     strained = known.strained
     if strained is not None and window.work > strained:
         strained = window.work

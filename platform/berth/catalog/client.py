@@ -58,6 +58,22 @@ class Session:
         self.send("GET", "/csrf")
         self.token = next((value for name, value in self.cookies.items() if name.endswith("berth_csrf")), "")
 
+    def _exchange(
+        self, method: str, path: str, body: bytes | None, headers: Mapping[str, str]
+    ) -> tuple[http.client.HTTPResponse, bytes]:
+        """One request and its answer. What only reads is asked once more: a server closes connections that were idle for seconds."""
+        for again in (method == "GET", False):
+            try:
+                connection = self._connection()
+                connection.request(method, path, body, dict(headers))
+                answer = connection.getresponse()
+                return answer, answer.read()
+            except (OSError, http.client.HTTPException):
+                self._forget()
+                if not again:
+                    raise
+        raise AssertionError("the second time it returns or raises")
+
     def send(self, method: str, path: str, content: Any = None, headers: Mapping[str, str] | None = None) -> Any:
         """The answer's JSON. Raises ClientError with the server's own sentence."""
         raw = content if isinstance(content, bytes) else None if content is None else json.dumps(content).encode()
@@ -69,12 +85,8 @@ class Session:
             **(headers or {}),
         }
         try:
-            connection = self._connection()
-            connection.request(method, f"/api/v1{path}", raw, sent)
-            answer = connection.getresponse()
-            body = answer.read()
+            answer, body = self._exchange(method, f"/api/v1{path}", raw, sent)
         except (OSError, http.client.HTTPException) as error:
-            self._forget()
             raise ClientError(f"Berth cannot be reached ({type(error).__name__}).", again=True) from None
         for cookie in answer.headers.get_all("Set-Cookie") or []:
             name, _, value = cookie.split(";", 1)[0].partition("=")

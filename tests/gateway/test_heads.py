@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from berth_gateway.client import Client
@@ -142,6 +142,7 @@ def test_the_port_for_metrics_serves_nothing_else(tmp_path: Path) -> None:
 
 
 @pytest.mark.threat("G1")
+@settings(max_examples=60, deadline=None)
 @given(data=st.data())
 def test_no_changed_head_is_taken_for_the_known_one(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
@@ -151,8 +152,6 @@ def test_no_changed_head_is_taken_for_the_known_one(
         call(core, post(core))
         known = post(core)
         end = known.index(b"\r\n\r\n") + 4
-        number = known.index(b"ontent-") if b"ontent-" in known else 0
-        assert number
         at = data.draw(st.integers(0, end - 1))
         extra = data.draw(
             st.sampled_from([b"", b"x", b"\r\n", b" ", b"Content-Length: 5\r\n", b"\r\nContent-Length: 5\r\n"])
@@ -160,13 +159,9 @@ def test_no_changed_head_is_taken_for_the_known_one(
         gone = data.draw(st.integers(0, 3))
         head = known[:at] + extra + known[min(at + gone, end) : end]
         found = core.gateway.fast.heads.find(head + known[end:], core.gateway.store.view, core.gateway.wall())
-        if found is not None and found.again(head + known[end:]) is not None:
-            # Then all that differs is the number itself, which is checked against what follows.
-            form = found.form
-            assert head[: form.at] == form.before
-            assert head.endswith(form.behind)
-            assert b"\r" not in head[form.at : len(head) - form.skip]
-            assert found.form.body(head + known[end:]) in (None, known[end:])
+        again = None if found is None else found.again(head + known[end:])
+        if again is not None:
+            assert again == read_request(head + known[end:])
     finally:
         core.close()
 

@@ -26,6 +26,7 @@ REPORT_SECONDS = 1.0
 WAKE_SECONDS = 1.0  # a deployment that is still asleep is asked for again
 SHIP_SECONDS = 0.1
 LONGEST_PAUSE = 5.0
+CLOSE_SECONDS = 5.0  # for the last usage, when the process ends
 
 _encode = msgspec.msgpack.Encoder().encode
 _LOST = (RedisError, OSError, TimeoutError)
@@ -67,7 +68,7 @@ class Link:
     async def close(self) -> None:
         """Says good-bye: the last usage, and no more sign of life."""
         try:
-            async with asyncio.timeout(2):
+            async with asyncio.timeout(CLOSE_SECONDS):
                 while await self._shipper.step(self._valkey):
                     pass
                 while await self._records.step(self._valkey):

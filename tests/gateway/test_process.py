@@ -20,6 +20,7 @@ from berth_gateway.contract import GATEWAYS_KEY, GatewayReport
 from tests.gateway.harness import (
     HEAD,
     NAME,
+    PATIENCE,
     Engine,
     GatewayProcess,
     Ingester,
@@ -120,10 +121,15 @@ def test_a_report_is_written_and_taken_back(gateway: GatewayProcess, world: Worl
         packed = valkey.hget(GATEWAYS_KEY, NAME)
         return msgspec.msgpack.decode(packed, type=GatewayReport) if packed else None
 
-    first = wait_for(report, "a report")
-    assert (first.gateway, first.epoch, first.version) == (NAME, world.epoch, 1)
+    def applied(version: int) -> GatewayReport | None:
+        """The report once it tells of that version: the first may be written before the snapshot has been read."""
+        found = report()
+        return found if found is not None and found.version == version else None
+
+    first = wait_for(lambda: applied(1), "a report")
+    assert (first.gateway, first.epoch) == (NAME, world.epoch)
     world.next().publish(valkey)
-    wait_for(lambda: (found := report()) is not None and found.version == 2, "the next version")
+    wait_for(lambda: applied(2), "the next version")
     assert gateway.stop() == 0
     assert report() is None
 
@@ -138,7 +144,7 @@ def test_sigterm_finishes_what_runs_and_exits_cleanly(
     def slow(seen: Seen, talk_: Talk) -> None:
         events = chat_events(["a", "b"])
         talk_.send(HEAD + b"".join(b"%x\r\n%b\r\n" % (len(e), e) for e in events[:2]))
-        release.wait(20)
+        release.wait(PATIENCE)
         talk_.send(b"".join(b"%x\r\n%b\r\n" % (len(e), e) for e in events[2:]) + b"0\r\n\r\n")
 
     engine.script = slow
@@ -152,7 +158,7 @@ def test_sigterm_finishes_what_runs_and_exits_cleanly(
     gateway.process.terminate()
     wait_for(lambda: _refuses(gateway.port), "the port to close")
     release.set()
-    caller.join(20)
+    caller.join(PATIENCE)
     assert got[0].events[-1] == "[DONE]"
     assert gateway.stop() == 0
     assert [e.completion_tokens for e in Ingester(valkey).until(1)] == [2]

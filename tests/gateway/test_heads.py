@@ -79,7 +79,7 @@ def test_the_next_connection_need_not_have_its_head_read(tmp_path: Path, read: l
     core.close()
 
 
-@pytest.mark.threat("G1")
+@pytest.mark.threat("K4")
 def test_a_key_that_was_revoked_is_not_taken_for_known(tmp_path: Path) -> None:
     core = a_core(tmp_path)
     call(core, post(core))
@@ -90,7 +90,7 @@ def test_a_key_that_was_revoked_is_not_taken_for_known(tmp_path: Path) -> None:
     core.close()
 
 
-@pytest.mark.threat("G1")
+@pytest.mark.threat("K4")
 def test_a_key_that_has_expired_is_not_taken_for_known(tmp_path: Path, read: list[bytes]) -> None:
     core = a_core(tmp_path)
     key = core.world.keys[0]

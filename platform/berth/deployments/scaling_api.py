@@ -133,7 +133,6 @@ class ScalingView(OrgView):
         """How many replicas there are to be, and why."""
         return Response(ScalingOut(scaling_of(selectors.get_deployment(self.org, name))).data)
 
-
     @extend_schema(operation_id="change_deployment_scaling", request=ScalingIn, responses=ScalingOut)
     def patch(self, request: Request, org: str, name: str) -> Response:
         """How it is scaled between its bounds. It holds from the next decision on, within two seconds."""

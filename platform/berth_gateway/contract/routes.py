@@ -69,7 +69,9 @@ class Route(msgspec.Struct, frozen=True):
     asleep_since: int | None = None  # Unix milliseconds; tells one sleep from the next
     hold_seconds: int = 300  # how long a request waits for a deployment that is asleep or starting
     recorded: bool = True  # False: none of its requests is kept, whatever the organisation wishes
-    apart_for: str = ""  # set within a gateway, never in a snapshot: the API key whose prefixes are kept apart from all others'
+    apart_for: str = (
+        ""  # set within a gateway, never in a snapshot: the API key whose prefixes are kept apart from all others'
+    )
     adapter: int | None = (
         None  # its number among the adapters that its replicas' engine has loaded; None: the base model
     )

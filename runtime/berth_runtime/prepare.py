@@ -109,3 +109,4 @@ def _second_name(file: Path, name: Path) -> None:
         if error.errno not in (errno.EXDEV, errno.EPERM, errno.EMLINK, errno.ENOTSUP):
             raise
         shutil.copyfile(file, name)
+        name.chmod(0o600)

@@ -313,3 +313,27 @@ def test_whoever_dies_anywhere_leaves_nothing_behind(
     settle(deployment, provider, clock, State.READY)
     assert Revision.objects.for_org(org).count() == 2
     assert Conversion.objects.for_org(org).count() == 1
+
+
+@pytest.mark.threat("M5")
+@pytest.mark.parametrize("reason", ["chat_template_fails", "unsafe_file"])
+def test_who_fails_the_trial_start_is_in_no_route_and_the_last_good_revision_stays(
+    org: Organisation, version: ModelVersion, provider: FakeProvider, clock: Clock, reason: str
+) -> None:
+    deployment = deploy(org, None, model="tiny", needs={"concurrency": 1, "context_length": 2048})
+    settle(deployment, provider, clock, State.READY)
+    clock.forward(200)
+    settle(deployment, provider, clock, State.READY)  # watched for long enough to be good
+    good, old = row(deployment).revision, next(iter(provider.specs))
+    update(row(deployment), None, needs={"concurrency": 2, "context_length": 2048})
+    look(deployment, provider, clock)
+    new = next(name for name in provider.specs if name != old)
+    provider.fail(new, reason)
+    for _ in range(6):
+        look(deployment, provider, clock)
+        clock.forward(1)
+        assert [each.name for each in row(deployment).replicas.filter(phase="ready")] == [old]
+    assert row(deployment).revision == good
+    assert row(deployment).state == State.READY
+    assert [each.name for each in provider.observe_all() if each.alive] == [old]  # once in such a case is enough
+    assert "rolled_back" in kinds(deployment)

@@ -105,7 +105,7 @@ def test_deploy_makes_what_the_plan_chose_and_serves_it(platform_up: Platform, m
 
 @pytest.mark.slow
 def test_what_no_quantization_does_ends_with_what_was_tried(platform_up: Platform, model: Callable[..., str]) -> None:
-    """Every rung is really made, really measured, found broken, and passed over for the next; the last says what to do."""
+    """The only one that the pin allows is really made, really measured, found broken and passed over; then it says what to do."""
     name, session = model("outliers", unquantizable=True), platform_up.sign_in()
     plans: dict[str, Any] = session.post(
         f"{ORG}/plans", json=WISH | {"model": name, "pins": {"quantization": "Q8_0"}}

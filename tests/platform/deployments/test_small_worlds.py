@@ -118,7 +118,7 @@ def times(capacity: Capacity, factor: float) -> Capacity:
     [
         (lambda right: times(right, 2.0), 2.0),
         (lambda right: times(right, 0.5), 4.0),
-        (lambda right: Capacity(concurrency=right.concurrency), 2.0),
+        (lambda right: Capacity(concurrency=right.concurrency), 3.0),
         (lambda right: Capacity(requests_per_second=right.requests_per_second), 2.0),
         (lambda _: Capacity(), 4.0),
     ],

@@ -179,8 +179,7 @@ def _wanted(observation: Observation, state: State, load: Load) -> tuple[float, 
         floor(rate.replicas(prepared * (1.0 + WIDE))),
     )
     if state.begun is not None and observation.now - state.begun < LEARNING:
-        # Nothing is known yet that would say otherwise.
-        keep = max(keep, min(state.desired, max(state.begun_with, ceil(need))))
+        keep = max(keep, state.desired)  # nothing is known yet that would say otherwise
     reasons = [_by_rate(max(prepared, jump), need, count)]
     if found.jump and jump >= found.jump:
         reasons.insert(0, _by_jump(found.jump, count))

@@ -69,9 +69,9 @@ def test_traffic_that_is_known_is_within_the_goal(name: str) -> None:
     trace, setting, (share, most) = made_up(name), worlds.world(0.99, initial=2), KINDS[name]
     done = run(setting, trace, Autoscaler(2.0))
     found = measure(name, done, setting.policy.goals, setting.speed, begin=trace.at[0] + 900.0)
-    best, _, peak = min(
-        (clairvoyant(setting, trace, window) for window in (1, 3)), key=lambda each: each[0].replica_hours
-    )
+    plans = [clairvoyant(setting, trace, window) for window in (1, 3)]
+    good = [each for each in plans if each[0].share >= setting.policy.goals.share] or plans
+    best, _, peak = min(good, key=lambda each: each[0].replica_hours)
     assert found.share >= share
     assert found.replica_hours <= most * peak * trace.span / 3_600.0
     assert best.share >= share - 0.001

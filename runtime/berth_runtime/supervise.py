@@ -271,7 +271,12 @@ class Supervisor:
         if self._board.phase is Phase.LOADING:
             if line.event == events.LISTENING and self._port is None:
                 self._port = int(line.numbers["port"])
-            elif line.event in (events.OUT_OF_MEMORY, events.MODEL_UNREADABLE, events.TEMPLATE_FAILS, events.ENGINE_TOO_OLD):
+            elif line.event in (
+                events.OUT_OF_MEMORY,
+                events.MODEL_UNREADABLE,
+                events.TEMPLATE_FAILS,
+                events.ENGINE_TOO_OLD,
+            ):
                 self._trouble = (line.event, line.text)
             self._wake.up()
 

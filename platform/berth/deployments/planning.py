@@ -171,7 +171,9 @@ def plan_artefacts(version: ModelVersion, barred: Mapping[str, str] = MappingPro
         known = {**barred, **refused_before(version)}
         return own + makeable(model_facts(version.facts), own, known, converters=converters_installed())
     able = engines_of(version)
-    of_base = [plan_artefact(each) for each in rows.filter(version=version.base_id, adapter__isnull=True).order_by("id")]
+    of_base = [
+        plan_artefact(each) for each in rows.filter(version=version.base_id, adapter__isnull=True).order_by("id")
+    ]
     beside = [msgspec.structs.replace(e, engines=tuple(n for n in e.engines if n in able)) for e in of_base]
     return own + [each for each in beside if each.engines]
 

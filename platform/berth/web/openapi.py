@@ -26,6 +26,15 @@ def _paths() -> dict[str, Any]:
                 answers={"200": _json("Signed in", _SESSION)},
             )
         },
+        "/api/v1/auth/browser/v1/auth/reauthenticate": {
+            "post": _operation(
+                "confirm_sign_in",
+                "Gives one's password again. For a quarter of an hour, what asks for a recent sign-in is open.",
+                sent={"password": password},
+                answers={"200": _json("Confirmed", _SESSION)},
+                secured=True,
+            )
+        },
         "/api/v1/auth/browser/v1/auth/session": {
             "get": _operation("get_session", "Who is signed in; 401 if nobody.", answers={"200": _json("", _SESSION)}),
             "delete": _operation("sign_out", "Ends the session.", answers={"204": {"description": "Signed out"}}),

@@ -112,7 +112,10 @@ class Folder:
         process = subprocess.Popen(
             command,
             env={
-                "PATH": os.environ.get("PATH", ""), "LANG": "C.UTF-8", "PYTHONPATH": path, "HOME": "/nonexistent",
+                "PATH": os.environ.get("PATH", ""),
+                "LANG": "C.UTF-8",
+                "PYTHONPATH": path,
+                "HOME": "/nonexistent",
                 CONVERTERS: os.environ.get(CONVERTERS, ""),
             },
             cwd="/",

@@ -130,4 +130,12 @@ def _running(org: Organisation) -> QuerySet[Conversion]:
     return Conversion.objects.for_org(org).exclude(state__in=FINAL)
 
 
-__all__ = ["ConversionState", "cancel_conversion", "conversions_of", "get_conversion", "refused_before", "start_conversion", "told"]
+__all__ = [
+    "ConversionState",
+    "cancel_conversion",
+    "conversions_of",
+    "get_conversion",
+    "refused_before",
+    "start_conversion",
+    "told",
+]

@@ -285,6 +285,15 @@ def run(script: list[tuple[Any, ...]], world: World, engine: str, *, fast: bool)
         return state, way.short
 
 
+def _rounded(value: Any) -> Any:
+    """Sums of seconds depend on the order in their last digits."""
+    if isinstance(value, dict):
+        return {key: _rounded(each) for key, each in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_rounded(each) for each in value]
+    return round(value, 9) if isinstance(value, float) else value
+
+
 @settings(max_examples=150, deadline=None)
 @given(
     steps(),
@@ -302,7 +311,7 @@ def test_both_ways_are_the_same(
     long, none = run(script, world, engine, fast=False)
     assert none == 0
     for name, one in short.items():
-        assert one == long[name], name
+        assert _rounded(one) == _rounded(long[name]), name
 
 
 def streamed_events(words: list[str]) -> list[bytes]:

@@ -20,6 +20,7 @@ OPEN = {
     "/health",
     "/invitations/accept",
     "/auth/browser/v1/auth/login",
+    "/auth/browser/v1/auth/reauthenticate",
     "/auth/browser/v1/auth/session",
     "/auth/browser/v1/account/password/change",
 }

@@ -144,7 +144,7 @@ PATHS = [r for r in org_routes() if len(parameters(r)) > 1]
 @pytest.mark.parametrize("route", PATHS, ids=str)
 def test_foreign_ids_in_a_path_are_unknown_ids(route: Route) -> None:
     own, other = World(), World()
-    client = make.client(own.owner.user)
+    client = make.confirmed(make.client(own.owner.user))
     for parameter in parameters(route)[1:]:
         if parameter in {"period", "number"}:
             continue  # the same words mean something in every organisation; nothing can be foreign
@@ -238,7 +238,7 @@ def test_no_body_sets_what_it_does_not_name(route: Route, method: str) -> None:
     world = World()
     world.owner.user.is_operator = "/operator/" in route.pattern or str(route) == "/orgs"
     world.owner.user.save()
-    client = make.client(world.owner.user)
+    client = make.confirmed(make.client(world.owner.user))
     form = body_form(route, method) or {}
     for name, value in OWNERSHIP.items():
         if name in form.get("properties", {}):

@@ -66,7 +66,9 @@ class Deployment(Limited, OrgOwned):
     peaks = models.JSONField(
         default=list, blank=True
     )  # declared: berth.deployments.scaling.observation.Peak, as plain data
-    scaling = models.JSONField(default=dict, blank=True)  # scaling_services.Wishes, as plain data; {}: the defaults
+    scaling = models.JSONField(
+        default=dict, db_default=models.Value({}, models.JSONField()), blank=True
+    )  # scaling_services.Wishes, as plain data; {}: the defaults
     # Requests that a replica gets at once at most, as scaling found out, and for which revision. Null: its slots.
     replica_limit = models.PositiveIntegerField(null=True, blank=True)
     replica_limit_revision = models.PositiveIntegerField(null=True, blank=True)
@@ -116,9 +118,9 @@ class Revision(OrgOwned):
     plan = models.JSONField()  # the whole plan, with its reasons and rejected alternatives
     gpus = models.PositiveIntegerField(default=0)  # whole devices a replica has for itself
     # What the engine is told beside context and slots: options.Options without defaults, as plain data.
-    options = models.JSONField(default=dict, blank=True)
+    options = models.JSONField(default=dict, db_default=models.Value({}, models.JSONField()), blank=True)
     # LoRA adapters that each replica loads, in their order in the engine: adapters.Carried, as plain data.
-    adapters = models.JSONField(default=list, blank=True)
+    adapters = models.JSONField(default=list, db_default=models.Value([], models.JSONField()), blank=True)
     reason = models.CharField(max_length=200, blank=True)  # why it was made, in its author's words
     created_by = models.ForeignKey(User, null=True, on_delete=models.PROTECT, related_name="+")
 

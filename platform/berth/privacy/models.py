@@ -17,7 +17,9 @@ class PrivacyPolicy(OrgOwned):
     recording = models.BooleanField(default=False)
     retention_days = models.PositiveSmallIntegerField(default=DEFAULT_DAYS)
     padded = models.BooleanField(default=False)  # answers are filled up to fixed sizes
-    keys_apart = models.BooleanField(default=False)  # no key finds another's prefixes in an engine's cache
+    keys_apart = models.BooleanField(
+        default=False, db_default=False
+    )  # no key finds another's prefixes in an engine's cache
     excluded_deployment_ids = ArrayField(models.UUIDField(), default=list, blank=True)
     excluded_key_ids = ArrayField(models.UUIDField(), default=list, blank=True)
     changed_at = models.DateTimeField()

@@ -22,7 +22,7 @@ class Migration(migrations.Migration):
         migrations.AddField(
             model_name="deployment",
             name="scaling",
-            field=models.JSONField(blank=True, default=dict),
+            field=models.JSONField(blank=True, db_default=models.Value({}, models.JSONField()), default=dict),
         ),
         migrations.AddField(
             model_name="replica",

@@ -13,6 +13,6 @@ class Migration(migrations.Migration):
         migrations.AddField(
             model_name='revision',
             name='options',
-            field=models.JSONField(blank=True, default=dict),
+            field=models.JSONField(blank=True, db_default=models.Value({}, models.JSONField()), default=dict),
         ),
     ]

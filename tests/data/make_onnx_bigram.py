@@ -1,4 +1,4 @@
-"""Makes the model in this folder: a real ONNX-GenAI folder of 50 kB that any server of such folders can be tried with.
+"""Makes the model in `onnx-bigram`: a real ONNX-GenAI folder of 50 kB that any server of such folders can be tried with.
 
 It looks at the last token alone: each has one likeliest follower, so that "The capital of France is" goes on with " Paris",
 and some noise, so that sampling has something to draw from. Its keys and values are zeros that are carried along as the
@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 from onnx import TensorProto, checker, helper, numpy_helper, save
 
-HERE = Path(__file__).parent
+HERE = Path(__file__).parent / "onnx-bigram"
 WORDS = ("The", " capital", " of", " France", " is", " Paris", ".", "assistant", "Hello", " there", "!")
 SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 CONTEXT = 8192

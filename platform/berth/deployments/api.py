@@ -10,9 +10,9 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from berth.compute.registry import default_provider
-from berth.deployments import live_api, proposals, rollout_api, scaling_api, selectors, services
+from berth.deployments import better, live_api, proposals, rollout_api, scaling_api, selectors, services
 from berth.deployments.models import Deployment
-from berth.deployments.plan_serializers import PlanIn, ProposalOut, SurveyIn, SurveyOut
+from berth.deployments.plan_serializers import BetterPlanOut, PlanIn, ProposalOut, SurveyIn, SurveyOut
 from berth.deployments.serializers import (
     ChangeIn,
     DeployIn,
@@ -77,7 +77,8 @@ class DeploymentView(OrgView):
 
     @extend_schema(operation_id="update_deployment", request=ChangeIn, responses=DeploymentOut)
     def patch(self, request: Request, org: str, name: str) -> Response:
-        """Makes a new revision. The one before it serves until the new one is ready."""
+        """Makes a new revision. The one before it serves until the new one is ready. With `replicas` alone files, engine and hardware stay
+        as they are, and no replica is restarted."""
         found = selectors.get_deployment(self.org, name)
         return Response(_shown(self, services.update(found, _user(request), **read_body(ChangeIn, request))))
 
@@ -86,6 +87,15 @@ class DeploymentView(OrgView):
         """Ends it for good. It is gone from lists once its replicas have ended."""
         found = selectors.get_deployment(self.org, name)
         return Response(_shown(self, services.delete(found, _user(request))), status=202)
+
+
+class BetterPlanView(OrgView):
+    actions = {"GET": Action.DEPLOYMENTS_WRITE}
+
+    @extend_schema(operation_id="better_plan", responses=BetterPlanOut)
+    def get(self, request: Request, org: str, name: str) -> Response:
+        """What would be planned today for what this deployment asks for, if that is another thing than what it has. Changes nothing."""
+        return Response(better.better_plan(selectors.get_deployment(self.org, name)))
 
 
 class PauseView(OrgView):
@@ -179,6 +189,7 @@ urlpatterns = [
     path("orgs/<slug:org>/plans/anywhere", SurveyView.as_view()),
     path("orgs/<slug:org>/deployments", DeploymentsView.as_view()),
     path(_ONE, DeploymentView.as_view()),
+    path(f"{_ONE}/plan", BetterPlanView.as_view()),
     path(f"{_ONE}/pause", PauseView.as_view()),
     path(f"{_ONE}/resume", ResumeView.as_view()),
     path(f"{_ONE}/wake", WakeView.as_view()),

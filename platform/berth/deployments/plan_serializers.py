@@ -210,3 +210,21 @@ class ProposalOut(PlanOut):
         allow_null=True,
         help_text="Of an adapter: the deployment whose replicas would serve it; null: it would have its own",
     )
+
+
+class PlanDifferenceOut(serializers.Serializer[Any]):
+    field = serializers.CharField()
+    before = serializers.JSONField(allow_null=True)
+    after = serializers.JSONField(allow_null=True)
+
+
+class BetterPlanOut(serializers.Serializer[Any]):
+    """What would be planned today for what a deployment asks for, where that is another thing than what it has."""
+
+    better = serializers.BooleanField()
+    differences = PlanDifferenceOut(many=True)
+    why = PlanMessageOut(allow_null=True, help_text="Why the plan does not choose what the deployment has")
+    plan = PlanOut(allow_null=True)
+    plan_id = serializers.CharField(
+        allow_null=True, help_text="Change the deployment with it alone to take the plan, within 15 minutes"
+    )

@@ -55,6 +55,11 @@ def supersede(deployment: Deployment, now: datetime) -> None:
         cancel_conversion(deployment.org, str(conversion.pk))
 
 
+def expect_replicas(deployment: Deployment, count: int) -> None:
+    """Of what is being prepared, in the caller's transaction: another number of replicas begins nothing anew."""
+    _rows(deployment).filter(state=Prepared.OPEN).update(replicas=count)
+
+
 def begun_for_a_deployment(preparation: Preparation) -> bool:
     """Whether its conversion was begun for a deployment, this or another: such a one may stop when nobody waits any more."""
     return preparation.ours or _same(preparation).filter(ours=True).exists()

@@ -248,8 +248,9 @@ def _write_waiting(row: Deployment, preparation: Preparation, now: datetime) -> 
 
 
 def _still_open(preparation: Preparation) -> bool:
+    """And asked for as it was when this look began."""
     rows = Preparation.objects.for_org(preparation.org_id).select_for_update()
-    return rows.filter(pk=preparation.pk, state=Prepared.OPEN).exists()
+    return rows.filter(pk=preparation.pk, state=Prepared.OPEN, replicas=preparation.replicas).exists()
 
 
 def _tell_passed(row: Deployment, preparation: Preparation, passed: list[dict[str, Any]], now: datetime) -> None:

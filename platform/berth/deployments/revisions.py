@@ -26,8 +26,9 @@ def next_revision(deployment: Deployment, actor: User | None, **fields: Any) -> 
     )
 
 
-def carry(deployment: Deployment, actor: User | None, like: Revision, reason: str) -> Revision:
-    """A revision as `like`, with the adapters that are to be carried now; in the caller's transaction, and not yet wanted."""
+def carry(deployment: Deployment, actor: User | None, like: Revision, reason: str, **other: Any) -> Revision:
+    """A revision as `like` but for `other`, with the adapters that are to be carried now; in the caller's transaction, and not yet
+    wanted."""
     before, me = adapters.carried(like), str(deployment.pk)
     own = next((each for each in before if each.deployment == me), None)
     carried = adapters.wanted_beside(deployment, own)
@@ -35,7 +36,7 @@ def carry(deployment: Deployment, actor: User | None, like: Revision, reason: st
     return next_revision(
         deployment,
         actor,
-        **{name: getattr(like, name) for name in _COPIED},
+        **{name: getattr(like, name) for name in _COPIED} | other,
         memory=like.memory - bytes_of(before) + bytes_of(carried),
         adapters=adapters.as_stored(carried),
         reason=reason[:200],

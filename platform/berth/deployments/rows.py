@@ -8,7 +8,7 @@ from typing import Final
 from django.db import IntegrityError, transaction
 
 from berth.deployments.kick import kick
-from berth.deployments.models import Deployment, Desired, State
+from berth.deployments.models import Deployment, Desired, Revision, State
 from berth.orgs.models import Organisation, User
 from berth.outbox.services import announce
 from berth.web.errors import ApiError, Conflict, NotFound
@@ -21,6 +21,18 @@ def locked(deployment: Deployment) -> Deployment:
     row = Deployment.objects.for_org(deployment.org_id).select_for_update().get(pk=deployment.pk)
     if row.desired == Desired.DELETED:
         raise NotFound("deployment")
+    return row
+
+
+def locked_as(deployment: Deployment, before: Revision) -> Deployment:
+    """As `locked`, if that revision is still the wanted one: a change rests on what its author saw. Raises Conflict."""
+    row = locked(deployment)
+    if row.revision_id != before.pk:
+        raise Conflict(
+            "changed_meanwhile",
+            "This deployment was changed by somebody else at the same moment, so yours was not made. Look at it as it is now, and "
+            "change it again.",
+        )
     return row
 
 

@@ -11,7 +11,7 @@ from msgspec import UNSET, UnsetType
 
 from berth.catalog.models import ModelVersion
 from berth.compute.provider import Provider
-from berth.deployments import adapter_services, at_once, plan_ids, preparing
+from berth.deployments import adapter_services, at_once, plan_ids, preparing, resizing
 from berth.deployments.adapters import check_nobody_stands, chosen_base
 from berth.deployments.history import record
 from berth.deployments.models import Deployment, Desired, Revision
@@ -20,7 +20,7 @@ from berth.deployments.preparations import supersede
 from berth.deployments.proposals import Wishes, find_version, replica_count
 from berth.deployments.quotas import check_quota
 from berth.deployments.revising import revise
-from berth.deployments.rows import create, locked, wanted_changed
+from berth.deployments.rows import create, locked, locked_as, wanted_changed
 from berth.orgs.models import Organisation, User
 from berth.outbox.services import announce
 from berth.web.errors import Conflict, NotFound
@@ -92,9 +92,10 @@ def update(
     provider: Provider | None = None,
 ) -> Deployment:
     """Makes a new revision; what is not given stays. The revision before it serves until the new one is ready; `rollout` says how it
-    takes over (rollouts.py), `reason` why it was made; with a `plan_id`, only as that plan said. Limits, sleep, holding, bounds and
-    priority are no part of a revision: they hold at once, and with nothing else given no revision is made. Sleep None: never. Bounds
-    None: the revision's number of replicas."""
+    takes over (rollouts.py), `reason` why it was made; with a `plan_id`, only as that plan said. With `replicas` alone, nothing else
+    changes (resizing.py). Limits, sleep, holding, bounds and priority are no part of a revision: they hold at once, and with nothing else
+    given no revision is made. Sleep None: never. Bounds None: the revision's number of replicas. Raises NoPlan, ApiError, and Conflict
+    when somebody else changed it at the same moment."""
     given = {
         "sleep_after_seconds": sleep_after_seconds,
         "hold_seconds": hold_seconds,
@@ -120,6 +121,12 @@ def update(
         before.needs if needs is None else needs, before.plan.get("pins", {}) if pins is None else pins
     )
     count = replica_count(before.replicas if replicas is None else replicas)
+    outgrown = None
+    if replicas is not None and plan_id is None and version is None and needs is None and pins is None:
+        kept = resizing.resize(deployment, actor, before, count, reason=reason, provider=provider)
+        if isinstance(kept, Deployment):
+            return kept
+        outgrown = kept
     found = before.version if version is None else find_version(deployment.org, before.version.model.name, version)
     planned = make_plan(found, wanted, fixed, count, provider=provider)
     now = timezone.now()
@@ -129,8 +136,11 @@ def update(
         raise NoPlan(planned)
     check_quota(deployment.org, planned.choice)
     with transaction.atomic():
-        deployment = locked(deployment)
+        deployment = locked_as(deployment, before)
         supersede(deployment, now)
+        if outgrown is not None:
+            reason = reason or f"Planned anew: {outgrown.message}"[:200]
+            record(deployment, "planned_anew", now, actor=actor, reason=outgrown.code, message=outgrown.message[:400])
         make = preparing.begin if planned.choice.made_of else revise
         make(deployment, actor, found, wanted, fixed, planned, now, rollout, reason)
         deployment.failures = 0
@@ -213,10 +223,11 @@ def _desire(deployment: Deployment, actor: User | None, desired: Desired, kind: 
 
 
 def _revision(deployment: Deployment) -> Revision:
+    """The wanted one as it is now, whatever the caller's copy of the row says."""
     row = (
         Revision.objects.for_org(deployment.org_id)
         .select_related("version__model")
-        .filter(pk=deployment.revision_id or deployment.pk)
+        .filter(pk__in=Deployment.objects.for_org(deployment.org_id).filter(pk=deployment.pk).values("revision"))
         .first()
     )
     if row is None:

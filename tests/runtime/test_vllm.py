@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from berth_runtime.engines.vllm import Vllm, arguments
 from berth_runtime.failure import Failure
 from berth_runtime.lines import Kept, LineFilter
+from berth_runtime.prepare import model_folder
 from berth_runtime.spec import Adapter, EngineMetrics, LaunchSpec
 from tests.runtime.agents import SECRET, a_spec, file_of
 from tests.runtime.engine_programs import program
@@ -229,6 +230,33 @@ vllm:iteration_tokens_total_count{engine="0",model_name="org/model"} 77.0
 def test_its_metrics_get_our_names() -> None:
     assert Vllm().metrics(METRICS) == EngineMetrics(3, 2, 41, 1500, 0.25, 1, 0.75, 5, 77)
     assert Vllm().metrics("") == EngineMetrics()
+
+
+def test_on_a_processor_weights_of_4_bits_are_served_as_they_were_measured(tmp_path: Path, vllm: Path) -> None:
+    """vLLM would round activations to 8 bits besides where the processor has AMX."""
+    assert Vllm().environment(a_vllm_spec(tmp_path))["VLLM_CPU_INT4_W4A8"] == "0"
+    assert "VLLM_CPU_INT4_W4A8" not in Vllm().environment(a_vllm_spec(tmp_path, gpus=1))
+
+
+@pytest.mark.parametrize(("changes", "wide"), [({}, True), ({"gpus": 1}, False), ({"quantization": "fp8"}, False)])
+def test_on_a_processor_fp8_becomes_16_bits_before_it_starts(
+    tmp_path: Path, changes: dict[str, Any], wide: bool
+) -> None:
+    spec = a_vllm_spec(tmp_path, **changes)
+    folder = model_folder(spec)
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text(json.dumps({"quantization_config": {"quant_method": "fp8"}}))
+    head = {
+        "a.weight": {"dtype": "F8_E4M3", "shape": [1, 8], "data_offsets": [0, 8]},
+        "a.weight_scale": {"dtype": "F32", "shape": [1], "data_offsets": [8, 12]},
+    }
+    told = json.dumps(head).encode()
+    raw = len(told).to_bytes(8, "little") + told + bytes([0x38] * 8) + bytes.fromhex("00000040")  # eight times 1, and 2
+    (folder / "model.safetensors").write_bytes(raw)
+    Vllm().prepare(spec)
+    after = (folder / "model.safetensors").read_bytes()
+    assert after.endswith(bytes.fromhex("0040") * 8) if wide else after == raw
+    assert ("quantization_config" in json.loads((folder / "config.json").read_text())) is not wide
 
 
 def listing(*models: tuple[str, int]) -> bytes:

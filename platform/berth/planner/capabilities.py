@@ -19,6 +19,11 @@ class EngineCapabilities(msgspec.Struct, frozen=True):
     asked_kinds: frozenset[str] = frozenset()
     process_bytes: int = PROCESS_BYTES  # of main memory, besides weights, cache and buffers
     copies: int = 1  # of the weights in main memory, at the highest
+    widened: frozenset[str] = frozenset()  # quantizations of 8 bits that it computes with as 16 on a CPU
+
+    def copies_of(self, quantization: str) -> int:
+        """How many times the size of the files the weights take in main memory on a CPU."""
+        return self.copies * (2 if quantization in self.widened else 1)
 
 
 ENGINES: Final[dict[str, EngineCapabilities]] = {
@@ -42,5 +47,6 @@ ENGINES: Final[dict[str, EngineCapabilities]] = {
         context_step=16,
         process_bytes=5 << 30,
         copies=2,  # two processes with PyTorch, and the least cache that it takes on a CPU
+        widened=frozenset({"FP8"}),
     ),
 }

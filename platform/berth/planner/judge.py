@@ -190,7 +190,7 @@ def _at(question: Question, candidate: Candidate, context: int, slots: int, bits
         available=tier.usable_memory,
         context_step=engine.context_step,
         process_bytes=engine.process_bytes,
-        copies=engine.copies,
+        copies=engine.copies_of(candidate.artefact.facts.quantization),
     )
     if not need.fits:
         return reason(

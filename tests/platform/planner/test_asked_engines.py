@@ -39,3 +39,16 @@ def test_their_memory_is_their_own() -> None:
         assert choice is not None
         held = ENGINES[choice.engine]
         assert choice.memory.overhead >= held.process_bytes + (held.copies - 1) * choice.memory.weights
+
+
+def test_on_a_processor_vllm_computes_with_fp8_as_with_16_bits() -> None:
+    """It writes them out when it starts (`berth_runtime.engines.sixteen_bits`), so they need the memory of 16 bits; and nobody is given
+    them there who did not ask."""
+    eight = artefact("eight", "FP8", 135_000_000, format="safetensors", engines=("vllm",))
+    choice = planned(eight).choice
+    assert choice is not None
+    held = ENGINES["vllm"]
+    assert choice.memory.overhead >= held.process_bytes + (2 * held.copies - 1) * choice.memory.weights
+    usual = planned(GGUF, eight)
+    assert engine(usual) == "llamacpp"
+    assert [each.code for each in usual.rejected if each.engine == "vllm"] == ["engine_not_asked_for"]

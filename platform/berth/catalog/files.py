@@ -11,12 +11,14 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Final
 
 from berth.catalog.errors import Refused, StoreFull
 
 CHUNK: Final = 4 << 20
+_DRAFT: Final = "draft-"
 _FICLONE: Final = 0x40049409  # share the blocks where the file system can; later writes to either side stay apart
 
 
@@ -48,9 +50,10 @@ def staged_copy(source: Path, incoming: Path) -> Iterator[Staged]:
     or is no regular file, StoreFull.
     """
     incoming.mkdir(mode=0o700, parents=True, exist_ok=True)
-    target, name = tempfile.mkstemp(dir=incoming)
+    target, name = tempfile.mkstemp(dir=incoming, prefix=_DRAFT)
     path = Path(name)
     try:
+        fcntl.flock(target, fcntl.LOCK_EX)  # until it is closed, so that nobody takes it for left behind
         with disk_trouble_told():
             with open_regular(source) as descriptor:
                 sha256, size = _copy(descriptor, target)
@@ -61,6 +64,18 @@ def staged_copy(source: Path, incoming: Path) -> Iterator[Staged]:
         os.close(target)
         with suppress(FileNotFoundError):
             path.unlink()
+
+
+def drop_drafts(incoming: Path, before: datetime) -> int:
+    """Removes staged copies that were not written to since and that nobody holds: their processes died. Returns how many."""
+    dropped = 0
+    for path in incoming.glob(f"{_DRAFT}*") if incoming.is_dir() else ():
+        with suppress(FileNotFoundError, BlockingIOError), path.open("rb") as file:
+            if os.fstat(file.fileno()).st_mtime < before.timestamp():
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                path.unlink()
+                dropped += 1
+    return dropped
 
 
 def digest_of(source: Path) -> tuple[str, int]:

@@ -6,10 +6,15 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from berth.catalog import references, staging
+from berth.catalog.files import drop_drafts
 from berth.catalog.import_models import FINAL, ImportState
 from berth.catalog.models import ModelImport
+from berth.catalog.store import store
 
 GIVEN_UP: Final = timedelta(days=7)  # without a part
+PUT_GIVEN_UP: Final = timedelta(
+    days=1
+)  # a put to a bucket, without a part: whoever was at it would have gone on long ago
 _WHY = "housekeeping serves every organisation"
 
 
@@ -33,3 +38,5 @@ def tidy(now: datetime) -> None:
 def adopt_strays(now: datetime) -> None:
     """Rarely: it lists the whole store."""
     references.adopt(now)
+    store().drop_abandoned(now - PUT_GIVEN_UP)
+    drop_drafts(store().incoming, now - PUT_GIVEN_UP)

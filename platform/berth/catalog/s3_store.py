@@ -2,19 +2,17 @@
 
     <prefix>sha256/ab/abcdef…
 
-Large contents go up in parts, several at a time, each with a checksum that the service compares. An object is only ever created,
-never written over (`If-None-Match: *`).
+Large contents go up in parts (`s3_multipart.py`). An object is only ever created, never written over (`If-None-Match: *`).
 """
 
 from __future__ import annotations
 
 import base64
 import hashlib
-import os
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
 
@@ -24,16 +22,14 @@ from botocore.exceptions import BotoCoreError, ClientError
 
 from berth.catalog.errors import StoreFull, StoreUnavailable
 from berth.catalog.files import CHUNK, Staged
+from berth.catalog.s3_multipart import FULL, THERE, UploadGone, abandoned, abort, checksum, code_of, put_in_parts
 from berth.catalog.store import GRANT_SECONDS, Content, Store, check_digest
 
 PART: Final = 64 << 20  # bytes; larger where 10,000 parts would not do
-MOST_PARTS: Final = 10_000
-AT_ONCE: Final = 4
+_TRIES: Final = 3  # of a put whose upload somebody else ended
 KEY_ID_FILE: Final = "s3_access_key_id"
 KEY_FILE: Final = "s3_secret_access_key"
 _ABSENT: Final = {"404", "NoSuchKey", "NotFound"}
-_THERE: Final = {"412", "PreconditionFailed", "409", "ConditionalRequestConflict"}
-_FULL: Final = {"QuotaExceeded", "EntityTooLarge", "InsufficientStorage", "507"}
 
 
 @dataclass(frozen=True)
@@ -96,7 +92,7 @@ class S3Store(Store):
             try:
                 return bool(self._client.head_object(**self._at(sha256))["ContentLength"] == size)
             except ClientError as error:
-                if _code(error) in _ABSENT:
+                if code_of(error) in _ABSENT:
                     return False
                 raise
 
@@ -119,27 +115,41 @@ class S3Store(Store):
             try:
                 body = self._client.get_object(**place)["Body"]
             except ClientError as error:
-                if _code(error) in _ABSENT:
+                if code_of(error) in _ABSENT:
                     raise FileNotFoundError(sha256) from None
-                if _code(error) in {"InvalidRange", "416"}:
+                if code_of(error) in {"InvalidRange", "416"}:
                     return
                 raise
             yield from body.iter_chunks(CHUNK)
 
     def put(self, staged: Staged) -> None:
-        if self.holds(staged.sha256, staged.size):
-            if self.verify(staged.sha256):
+        """Interrupted, the next put of this content goes on with the parts that have arrived."""
+        for _ in range(_TRIES):
+            if self.holds(staged.sha256, staged.size):
+                if self.verify(staged.sha256):
+                    return
+                self.remove(staged.sha256)  # damaged there: what was checked here takes its place
+            with _told(), suppress(UploadGone):
+                self._create(staged)
                 return
-            self.remove(staged.sha256)  # damaged there: what was checked here takes its place
+        raise StoreUnavailable("NoSuchUpload")
+
+    def _create(self, staged: Staged) -> None:
+        try:
+            if staged.size <= self.part:
+                self._put_whole(staged)
+            else:
+                put_in_parts(self._client, self._at(staged.sha256), staged, self.part)
+        except ClientError as error:
+            if code_of(error) not in THERE:
+                raise
+
+    def drop_abandoned(self, before: datetime) -> int:
         with _told():
-            try:
-                if staged.size <= self.part:
-                    self._put_whole(staged)
-                else:
-                    self._put_parts(staged)
-            except ClientError as error:
-                if _code(error) not in _THERE:
-                    raise
+            given_up = list(abandoned(self._client, self.bucket, f"{self.prefix}sha256/", before))
+            for place, upload in given_up:
+                abort(self._client, place, upload)
+            return len(given_up)
 
     def remove(self, sha256: str) -> None:
         with _told():
@@ -157,16 +167,15 @@ class S3Store(Store):
                         yield Content(check_digest(name), item["Size"])
 
     def put_aside(self, name: str, content: bytes) -> None:
-        checksum = base64.b64encode(hashlib.sha256(content).digest()).decode()
         with _told():
-            self._client.put_object(**self._aside(name), Body=content, ChecksumSHA256=checksum)
+            self._client.put_object(**self._aside(name), Body=content, ChecksumSHA256=checksum(content))
 
     def read_aside(self, name: str) -> bytes:
         with _told():
             try:
                 return bytes(self._client.get_object(**self._aside(name))["Body"].read())
             except ClientError as error:
-                if _code(error) in _ABSENT:
+                if code_of(error) in _ABSENT:
                     raise FileNotFoundError(name) from None
                 raise
 
@@ -191,29 +200,6 @@ class S3Store(Store):
             IfNoneMatch="*",
         )
 
-    def _put_parts(self, staged: Staged) -> None:
-        place = self._at(staged.sha256)
-        part = max(self.part, -(-staged.size // MOST_PARTS))
-        upload = self._client.create_multipart_upload(**place, ChecksumAlgorithm="SHA256")["UploadId"]
-        try:
-            with staged.path.open("rb") as file, ThreadPoolExecutor(AT_ONCE) as pool:
-
-                def send(number: int) -> dict[str, Any]:
-                    content = os.pread(file.fileno(), part, (number - 1) * part)
-                    checksum = base64.b64encode(hashlib.sha256(content).digest()).decode()
-                    answer = self._client.upload_part(
-                        **place, UploadId=upload, PartNumber=number, Body=content, ChecksumSHA256=checksum
-                    )
-                    return {"PartNumber": number, "ETag": answer["ETag"], "ChecksumSHA256": checksum}
-
-                parts = list(pool.map(send, range(1, -(-staged.size // part) + 1)))
-            self._client.complete_multipart_upload(
-                **place, UploadId=upload, MultipartUpload={"Parts": parts}, IfNoneMatch="*"
-            )
-        except BaseException:
-            self._client.abort_multipart_upload(**place, UploadId=upload)
-            raise
-
 
 @contextmanager
 def _told() -> Iterator[None]:
@@ -221,12 +207,8 @@ def _told() -> Iterator[None]:
     try:
         yield
     except ClientError as error:
-        if _code(error) in _FULL:
+        if code_of(error) in FULL:
             raise StoreFull from None
-        raise StoreUnavailable(_code(error)) from None
+        raise StoreUnavailable(code_of(error)) from None
     except BotoCoreError as error:
         raise StoreUnavailable(type(error).__name__) from None
-
-
-def _code(error: ClientError) -> str:
-    return str(error.response.get("Error", {}).get("Code", ""))

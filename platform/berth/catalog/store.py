@@ -13,6 +13,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from datetime import datetime
 from functools import lru_cache
 from pathlib import Path
 from typing import Final
@@ -55,6 +56,10 @@ class Store(ABC):
     def put(self, staged: Staged) -> None:
         """Keeps a staged file, whole or not at all. Sound content of that digest which is there already stays. The staged file
         may be gone afterwards. Raises StoreFull."""
+
+    def drop_abandoned(self, before: datetime) -> int:
+        """Removes what interrupted puts left, that nobody went on with since. Returns how many there were."""
+        return 0
 
     @abstractmethod
     def holds(self, sha256: str, size: int) -> bool:

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import hashlib
 import os
+import signal
 import stat
 import urllib.error
 import urllib.request
 import uuid
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from berth.catalog.errors import Refused, StoreUnavailable
+from berth.catalog.files import drop_drafts
 from berth.catalog.folder_store import FolderStore
 from berth.catalog.s3_store import Keys, S3Store
 from berth.catalog.store import Store, StoreFull, digest_of
@@ -190,23 +193,6 @@ def test_an_absent_service_is_told_as_such(tmp_path: Path) -> None:
         store.holds("0" * 64, 1)
 
 
-def test_an_aborted_put_leaves_no_parts(s3: Seaweed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    store = s3_store(s3, tmp_path)
-    sent = store._client.upload_part
-
-    def fails(**arguments: Any) -> Any:
-        if arguments["PartNumber"] == 2:
-            raise ConnectionError
-        return sent(**arguments)
-
-    monkeypatch.setattr(store._client, "upload_part", fails)
-    with pytest.raises(ConnectionError):
-        put(store, tmp_path, b"x" * (2 * PART + 1))
-    asks: Any = client(s3)
-    assert "Uploads" not in asks.list_multipart_uploads(Bucket=BUCKET, Prefix=store.prefix)
-    assert list(store.contents()) == []
-
-
 def test_a_full_disk_is_told_as_such(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = FolderStore(tmp_path / "store")
     (tmp_path / "a.gguf").write_bytes(b"weights")
@@ -220,3 +206,22 @@ def test_a_full_disk_is_told_as_such(tmp_path: Path, monkeypatch: pytest.MonkeyP
         pass
     monkeypatch.undo()
     assert list((tmp_path / "store" / "incoming").iterdir()) == []
+
+
+def test_a_draft_whose_process_died_is_dropped_and_no_other(tmp_path: Path) -> None:
+    store, source = FolderStore(tmp_path / "store"), tmp_path / "source"
+    source.write_bytes(b"weights")
+    child = os.fork()
+    if child == 0:
+        with store.stage(source):
+            os.kill(os.getpid(), signal.SIGKILL)
+    os.waitpid(child, 0)
+    later, earlier = datetime.now(UTC) + timedelta(hours=1), datetime.now(UTC) - timedelta(hours=1)
+    with store.stage(source) as staged:
+        assert len(list(store.incoming.iterdir())) == 2
+        assert drop_drafts(store.incoming, earlier) == 0
+        assert drop_drafts(store.incoming, later) == 1
+        assert staged.path.exists()
+        store.put(staged)
+    assert drop_drafts(store.incoming, later) == 0
+    assert store.verify(staged.sha256)

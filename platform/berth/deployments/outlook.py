@@ -25,6 +25,13 @@ _DOES: Final = {
     "ready": "It answers requests.",
 }
 
+# Both revisions stay side by side: what ends that is told, for the one from before does not end as soon as the new one answers.
+_COMPARES: Final = {
+    "canary": "Its share grows step by step as requests are compared, or when somebody promotes it.",
+    "shadow": "It gets copies of requests until somebody promotes it or goes back.",
+    "rollout_paused": "Nothing by itself: resume the rollout, promote it or go back.",
+}
+
 
 class Usual(msgspec.Struct, frozen=True):
     """Seconds of each phase: measured for these files on this tier, or estimated from their size when it is the first time."""
@@ -95,6 +102,8 @@ def upcoming(deployment: Deployment, replicas: Sequence[Replica], times: Usual) 
         return Next("retry", "It is tried again shortly.", None)
     if starting:
         return _after(max(starting, key=lambda replica: PHASES.index(replica.phase)).phase, times)
+    if deployment.state == State.UPDATING and deployment.reason in _COMPARES:
+        return Next(deployment.reason, _COMPARES[deployment.reason], None)
     if deployment.state == State.UPDATING:
         return Next("switch", "The revision before it ends as soon as the new one answers.", None)
     return Next("placing", "A place for it is looked for.", 1.0)

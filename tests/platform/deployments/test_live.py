@@ -127,3 +127,16 @@ def test_quotas_are_an_operators_and_everybody_sees_their_own() -> None:
     assert seen["used"] == {"replicas": 1, "gpus": 0, "memory": 400_000_000}
     assert make.client(operator).patch(address, {"replicas": None}, "application/json").json()["replicas"] is None
     assert make.client(operator).patch("/api/v1/operator/orgs/none/quota", {}, "application/json").status_code == 404
+
+
+@pytest.mark.parametrize("reason", ["canary", "shadow", "rollout_paused"])
+def test_while_revisions_are_compared_nobody_is_told_that_the_old_one_ends_by_itself(reason: str) -> None:
+    owner = make.member(make.org(), "owner")
+    make.deployment(owner.org, "support", state=State.UPDATING, reason=reason)
+    assert status(owner)["next"]["code"] == reason
+
+
+def test_in_a_rolling_update_the_old_revision_ends_when_the_new_one_answers() -> None:
+    owner = make.member(make.org(), "owner")
+    make.deployment(owner.org, "support", state=State.UPDATING)
+    assert status(owner)["next"]["code"] == "switch"

@@ -3,7 +3,6 @@ import { Link } from "wouter";
 import { api } from "@/shared/api/api";
 import { keys } from "@/shared/api/cache";
 import type { Deployment, DeploymentState } from "@/shared/api/types";
-import { dateTime } from "@/shared/format/time";
 import { useI18n } from "@/shared/i18n";
 import { usePolling } from "@/shared/live/LiveProvider";
 import { useOrg } from "@/shared/session";
@@ -11,7 +10,7 @@ import { ButtonLink } from "@/shared/ui/Button";
 import { Loaded } from "@/shared/ui/Loaded";
 import { Empty, Page } from "@/shared/ui/Page";
 import { isMoving, StateBadge } from "@/shared/ui/Status";
-import { Name, Table } from "@/shared/ui/Table";
+import { Name, Table, When } from "@/shared/ui/Table";
 
 export function useDeployments() {
   const { slug } = useOrg();
@@ -48,7 +47,7 @@ export default function DeploymentsPage() {
 }
 
 export function DeploymentTable({ items }: { items: readonly Deployment[] }) {
-  const { t, locale } = useI18n();
+  const { t } = useI18n();
   const { slug } = useOrg();
   const sorted = [...items].sort((a, b) => Number(needsAttention(b)) - Number(needsAttention(a)) || a.name.localeCompare(b.name));
   return (
@@ -61,9 +60,9 @@ export function DeploymentTable({ items }: { items: readonly Deployment[] }) {
         { head: t("common.status"), cell: (each) => <StateBadge deployment={each} /> },
         { head: t("deployments.replicas"), cell: (each) => `${readyReplicas(each)} / ${each.revision.replicas}`, end: true },
         { head: t("deployments.model"), cell: (each) => <Name>{`${each.model} v${each.version}`}</Name> },
-        { head: t("deployments.hardware"), cell: (each) => <span className="nowrap">{`${each.revision.quantization} · ${each.revision.engine} · ${each.revision.tier}`}</span> },
+        { head: t("deployments.hardware"), cell: (each) => `${each.revision.quantization} · ${each.revision.engine} · ${each.revision.tier}` },
         { head: t("deployments.revision"), cell: (each) => each.revision.number, end: true },
-        { head: t("deployments.since"), cell: (each) => dateTime(each.state_since, locale) },
+        { head: t("deployments.since"), cell: (each) => <When at={each.state_since} /> },
       ]}
     />
   );

@@ -44,7 +44,7 @@ function Starts({ starts }: { starts: DeploymentStatus["starts"] }) {
           <li key={each.replica}>
             {t("live.start", { replica: shortName(each.replica), phase: lookup(`phase.${each.phase}`) ?? each.phase })}
             {each.percent === null ? "" : ` ${each.percent} %`}{" "}
-            {each.percent === null ? null : <meter min={0} max={100} value={each.percent} aria-label={lookup(`phase.${each.phase}`) ?? each.phase} />} <span className="muted">{each.usual_seconds === null ? "" : `${t("live.usual", { duration: duration(each.usual_seconds * 1000) })} · `}{t("live.ready", { duration: duration(each.usually_ready_in_seconds * 1000) })}</span>
+            {each.percent === null ? null : <meter min={0} max={100} value={each.percent} aria-label={lookup(`phase.${each.phase}`) ?? each.phase} />} <span className="muted">· {each.usual_seconds === null ? "" : `${t("live.usual", { duration: duration(each.usual_seconds * 1000) })} · `}{t("live.ready", { duration: duration(each.usually_ready_in_seconds * 1000) })}</span>
           </li>
         ))}
       </ul>

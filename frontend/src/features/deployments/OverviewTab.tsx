@@ -6,6 +6,7 @@ import { Notice } from "@/shared/ui/Notice";
 import { Card } from "@/shared/ui/Page";
 import { isMoving, stateWord } from "@/shared/ui/Status";
 import { Facts, Table } from "@/shared/ui/Table";
+import { BetterPlan } from "./BetterPlan";
 import { CallIt } from "./CallIt";
 import { useCause } from "./cause";
 import { LiveStatus } from "./LiveStatus";
@@ -21,6 +22,7 @@ export function OverviewTab({ deployment, chat }: { deployment: Deployment; chat
     <div className="stack">
       <Situation deployment={deployment} />
       {isTold(deployment.rollout) ? <RolloutCard deployment={deployment} rollout={deployment.rollout} /> : null}
+      <BetterPlan deployment={deployment} />
       <LiveStatus watched={watched} />
       {shown.map((replica) => (
         <Timeline key={replica.id} replica={replica} usual={deployment.usual} basis={deployment.usual_basis} />

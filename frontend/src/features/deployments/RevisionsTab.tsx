@@ -3,14 +3,13 @@ import { api } from "@/shared/api/api";
 import { keys } from "@/shared/api/cache";
 import type { Deployment } from "@/shared/api/types";
 import { bytes, count } from "@/shared/format/number";
-import { dateTime } from "@/shared/format/time";
 import { useI18n } from "@/shared/i18n";
 import { useOrg } from "@/shared/session";
 import { Button } from "@/shared/ui/Button";
 import { ErrorNotice } from "@/shared/ui/ErrorNotice";
 import { Loaded } from "@/shared/ui/Loaded";
 import { Badge } from "@/shared/ui/Status";
-import { Table } from "@/shared/ui/Table";
+import { Table, When } from "@/shared/ui/Table";
 import { type RolloutAct, useRollout } from "./useRollout";
 
 const backTo = (act: RolloutAct | undefined) => (typeof act === "object" ? act.back : undefined);
@@ -46,7 +45,7 @@ export function RevisionsTab({ deployment }: { deployment: Deployment }) {
               { head: t("plan.slots"), cell: (each) => each.slots, end: true },
               { head: t("plan.replicas"), cell: (each) => each.replicas, end: true },
               { head: t("deployment.memory"), cell: (each) => bytes(each.memory, locale), end: true },
-              { head: t("common.created"), cell: (each) => dateTime(each.created_at, locale) },
+              { head: t("common.created"), cell: (each) => <When at={each.created_at} /> },
               { head: t("deployment.rev.author"), cell: (each) => (each.created_by ? each.created_by.name || each.created_by.email : t("deployment.byBerth")) },
               { head: t("deployment.rev.reason"), cell: (each) => each.reason || "–" },
               {

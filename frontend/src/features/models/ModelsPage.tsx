@@ -95,10 +95,12 @@ function useUploads() {
       .catch((reason: unknown) => {
         if (!signal.aborted) setError(reason);
       })
-      .finally(() => {
-        setSending((now) => new Set([...now].filter((each) => each !== detail.id)));
-        void client.invalidateQueries({ queryKey: importKeys.imports(slug) });
-      });
+      // The list is fetched first: the one from before still says that parts are missing, and the page would ask for the files again.
+      .finally(() =>
+        client.invalidateQueries({ queryKey: importKeys.imports(slug) }).finally(() =>
+          setSending((now) => new Set([...now].filter((each) => each !== detail.id))),
+        ),
+      );
   };
   return { sending, error, send };
 }

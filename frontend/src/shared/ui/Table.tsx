@@ -1,4 +1,6 @@
 import { type ReactNode, useEffect, useRef, useState } from "react";
+import { dateTime, shortDateTime } from "@/shared/format/time";
+import { useI18n } from "@/shared/i18n";
 
 export interface Column<T> {
   head: ReactNode;
@@ -10,6 +12,12 @@ export interface Column<T> {
 /** A name on one line; what does not fit is in its title. */
 export function Name({ children }: { children: string }) {
   return <span className="name" title={children}>{children}</span>;
+}
+
+/** An instant in a narrow column, on one line; year and zone are in its title. */
+export function When({ at }: { at: string }) {
+  const { locale } = useI18n();
+  return <time className="nowrap" dateTime={at} title={dateTime(at, locale)}>{shortDateTime(at, locale)}</time>;
 }
 
 /** What lies outside the box to either side, so that its edge can say that there is more. */

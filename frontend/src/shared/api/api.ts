@@ -45,6 +45,7 @@ export const api = {
     request<T.Deployment>("POST", org(slug, "/deployments"), { body, idempotencyKey }),
   updateDeployment: (slug: string, name: string, body: T.DeploymentChange) =>
     request<T.Deployment>("PATCH", deployment(slug, name), { body }),
+  betterPlan: (slug: string, name: string) => request<T.BetterPlan>("GET", deployment(slug, name, "/plan")),
   deleteDeployment: (slug: string, name: string) => request<unknown>("DELETE", deployment(slug, name)),
   pause: (slug: string, name: string) => request<T.Deployment>("POST", deployment(slug, name, "/pause")),
   resume: (slug: string, name: string) => request<T.Deployment>("POST", deployment(slug, name, "/resume")),

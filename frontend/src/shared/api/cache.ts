@@ -12,6 +12,7 @@ export const keys = {
   deployment: (org: string, name: string) => ["deployments", org, name] as const,
   deploymentEvents: (org: string, name: string) => ["deployments", org, name, "events"] as const,
   deploymentStatus: (org: string, name: string) => ["deployments", org, name, "status"] as const,
+  betterPlan: (org: string, name: string, revision: number) => ["plans", org, name, revision] as const,
   deploymentScaling: (org: string, name: string) => ["deployments", org, name, "scaling"] as const,
   revisions: (org: string, name: string) => ["deployments", org, name, "revisions"] as const,
   usage: (org: string, ...rest: unknown[]) => ["usage", org, ...rest] as const,

@@ -424,7 +424,10 @@ export interface paths {
         delete: operations["delete_deployment"];
         options?: never;
         head?: never;
-        /** @description Makes a new revision. The one before it serves until the new one is ready. */
+        /**
+         * @description Makes a new revision. The one before it serves until the new one is ready. With `replicas` alone files, engine and hardware stay
+         *     as they are, and no replica is restarted.
+         */
         patch: operations["update_deployment"];
         trace?: never;
     };
@@ -495,6 +498,23 @@ export interface paths {
         put?: never;
         /** @description Ends the replicas and keeps everything else. Callers are told that the deployment is paused. */
         post: operations["pause_deployment"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/orgs/{org}/deployments/{name}/plan": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** @description What would be planned today for what this deployment asks for, if that is another thing than what it has. Changes nothing. */
+        get: operations["better_plan"];
+        put?: never;
+        post?: never;
         delete?: never;
         options?: never;
         head?: never;
@@ -1479,6 +1499,16 @@ export interface components {
             readonly adapter: components["schemas"]["AdapterOut"] | null;
             /** @description Of what a conversion made; null: it came in as it is */
             quality: components["schemas"]["QualityOut"] | null;
+        };
+        /** @description What would be planned today for what a deployment asks for, where that is another thing than what it has. */
+        BetterPlanOut: {
+            better: boolean;
+            differences: components["schemas"]["PlanDifferenceOut"][];
+            /** @description Why the plan does not choose what the deployment has */
+            why: components["schemas"]["PlanMessageOut"] | null;
+            plan: components["schemas"]["PlanOut"] | null;
+            /** @description Change the deployment with it alone to take the plan, within 15 minutes */
+            plan_id: string | null;
         };
         /** @description The base of every request body. Nested ones are strict too; the error names the path, as in `needs.context_length`. */
         BudgetChangeInRequest: {
@@ -2571,6 +2601,11 @@ export interface components {
             window_end: string;
             /** Format: date-time */
             readonly updated_at: string;
+        };
+        PlanDifferenceOut: {
+            field: string;
+            before: unknown;
+            after: unknown;
         };
         /** @description The base of every request body. Nested ones are strict too; the error names the path, as in `needs.context_length`. */
         PlanInRequest: {
@@ -4967,6 +5002,47 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["DeploymentOut"];
+                };
+            };
+            /** @description Error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": {
+                        error: {
+                            code: string;
+                            message: string;
+                            params: {
+                                [key: string]: unknown;
+                            };
+                            field: string | null;
+                            request_id: string;
+                        };
+                    };
+                };
+            };
+        };
+    };
+    better_plan: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                name: string;
+                org: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["BetterPlanOut"];
                 };
             };
             /** @description Error */

@@ -54,6 +54,7 @@ export type Rejected = Schemas["RejectedOut"];
 export type Estimate = Schemas["EstimateOut"];
 
 export type Deployment = Whole<Schemas["DeploymentOut"]>;
+export type BetterPlan = Whole<Schemas["BetterPlanOut"]>;
 export type DeploymentState = Schemas["DeploymentStateEnum"];
 export type DeploymentChange = Schemas["ChangeInRequest"];
 export type Replica = Whole<Schemas["ReplicaOut"]>;

@@ -21,7 +21,9 @@ from berth_gateway.scripts import CLAIM, SHARE
 from berth_gateway.snapshot import View
 
 TICK_SECONDS = 0.1
-ANSWER_SECONDS = 0.05  # how long a request waits for Valkey
+ANSWER_SECONDS = (
+    0.5  # how long a request waits for Valkey; deciding without it sooner would let through what others have used
+)
 PROBE_SECONDS = 1.0
 LOOP_PASSES = 8
 WORKERS_SECONDS = 5.0
@@ -65,10 +67,14 @@ class Lessor:
         self._view = view
         self._failed = failed
         self._valkey = Redis.from_url(
-            redis_url, socket_timeout=PROBE_SECONDS, socket_connect_timeout=PROBE_SECONDS, retry=Retry(NoBackoff(), 0)
+            redis_url,
+            socket_timeout=2 * PROBE_SECONDS,  # longer than anybody waits, so that who was stopped finds the answer
+            socket_connect_timeout=PROBE_SECONDS,
+            retry=Retry(NoBackoff(), 0),
         )
         self._wake = asyncio.Event()
         self._sequence = time.time_ns() // 1000
+        self._clock: float | None = None  # seconds by which Valkey's clock is ahead of the gate's, never too few
         self._scripts: dict[str, str] = {}
         self._counted_at = float("-inf")
         gate.wake = self._wake.set
@@ -159,7 +165,7 @@ class Lessor:
         if not self._scripts:
             self._scripts = {text: await self._valkey.script_load(text) for text in (SHARE, CLAIM)}
         pipe = self._valkey.pipeline(transaction=False)
-        now = self._gate.now()
+        now = sent = self._gate.now()
         pools, purses = list(asks.pools), list(asks.purses)
         for pool in pools:
             self._ask_share(pipe, pool, asks.pools[pool], now)
@@ -179,14 +185,21 @@ class Lessor:
             self._counted_at = now
             self._gate.workers = max(1, answers.pop())
         for pool, answer in zip(pools, answers, strict=False):
-            pool.answered(PoolReply(*map(int, answer)), now)
+            reply = PoolReply(*map(int, answer))
+            self._set_clock(reply.now_ms / 1000, sent, now)
+            pool.answered(reply, now)
         for purse, answer in zip(purses, answers[len(pools) :], strict=True):
             self._take_claim(purse, answer, now)
         # At once, before a newcomer can take what was fetched for those who waited.
         self._gate.answered()
 
+    def _set_clock(self, theirs: float, sent: float, came: float) -> None:
+        """Valkey's clock said `theirs` at some moment between those two."""
+        most, least = theirs - sent, theirs - came
+        self._clock = most if self._clock is None else max(least, min(most, self._clock))
+
     def _ask_share(self, pipe: Any, pool: Pool, waiting: list[int], now: float) -> None:
-        ask = pool.ask(waiting, now)
+        ask = pool.ask(waiting, now, self._clock)
         tag = f"{LIMIT_PREFIX}{{{pool.name}}}"
         kind = "seats" if pool.kind.value == "seats" else "rate"
         uses = [number for pair in ask.uses for number in pair]

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from enum import Enum, auto
 from typing import TYPE_CHECKING, NamedTuple
 
-from berth_gateway.window import Window, slot_of
+from berth_gateway.window import SLOT_SECONDS, Window, slot_of
 
 if TYPE_CHECKING:
     from berth_gateway.till import Till
@@ -19,6 +19,8 @@ KNOWN_SECONDS = 0.25  # how long "nothing is left" is believed before it is aske
 TELL_SECONDS = 0.25  # how long uses and what is given back may wait to be told
 IDLE_SECONDS = 0.5  # after so long without demand, what is held is given back
 RENEW_SECONDS = 2.0  # seats are renewed so often; Valkey forgets a silent worker's after ten seconds
+MINUTE_SECONDS = 60.0
+STUMBLE_SECONDS = 5.0  # contact that is lost for less changes nobody's part of a limit
 
 
 class Kind(Enum):
@@ -36,7 +38,7 @@ class Answer(Enum):
 
 
 class PoolAsk(NamedTuple):
-    """What is sent. `uses` are pairs of (slots ago, units)."""
+    """What is sent. `uses` are pairs of (slot of Valkey's clock, units)."""
 
     keep: int
     need: int
@@ -45,12 +47,14 @@ class PoolAsk(NamedTuple):
 
 
 class PoolReply(NamedTuple):
-    """What comes back: units set aside, units left for others, milliseconds until what was missing comes back, workers at it."""
+    """What comes back: units set aside, units left for others, milliseconds until what was missing comes back, workers at it,
+    and Valkey's clock (Unix milliseconds)."""
 
     granted: int
     free: int
     back_ms: int
     active: int
+    now_ms: int
 
 
 class Pool:
@@ -73,6 +77,9 @@ class Pool:
         self.heard_at = float("-inf")
         self.back_at = 0.0  # when what was missing comes back
         self.active = 1  # workers that used this limit lately
+        self._due = (
+            0  # this worker's part of the limit when Valkey was last heard: used, held, and its share of what was free
+        )
         self._uses: dict[int, int] = {}  # by slot, not told yet
         self._untold_since = float("inf")
         self._demand = 0  # units since the last tick
@@ -91,14 +98,14 @@ class Pool:
         self.fold()
         self.turn, self._turned_at = slot, now
         if self.kind is Kind.SEATS:
-            self.most = self.held if connected else max(self._share(1, workers), self.held)
+            self.most = self.held if connected else max(self._allowed(1, now, workers), self.held)
             return
         self.own_left = self.limit - self.own.expire(slot)
         if connected:
             self.most = self.held
             self.held_left = self.free + self.held if self.heard_at > float("-inf") else self.own_left
         else:
-            self.most = max(self._share(1, workers) - self.limit + self.own_left, self.held)
+            self.most = max(self._allowed(1, now, workers) - self.limit + self.own_left, self.held)
             self.held_left = 1 << 62
 
     def fold(self) -> None:
@@ -138,14 +145,22 @@ class Pool:
         return Answer.ASK
 
     def _check_alone(self, units: int, now: float, workers: int) -> Answer:
-        """Valkey is away: each worker goes on with its fair share of the limit, at least one request."""
-        share = self._share(units, workers)
+        """Valkey is away: each worker goes on with what it had, which within a minute becomes its fair share."""
         used = self.in_use if self.kind is Kind.SEATS else self.own.expire(slot_of(now))
-        return Answer.YES if used + units <= share or units <= self.spare else Answer.NO
+        fits = used + units <= self._allowed(units, now, workers) or units <= self.spare
+        return Answer.YES if fits else Answer.NO
 
-    def _share(self, units: int, workers: int) -> int:
-        others = max(self.active, 1) if self.heard_at > float("-inf") else max(workers, 1)
-        return max(self.limit // others, min(units, self.limit))
+    def _allowed(self, units: int, now: float, workers: int) -> int:
+        """What this worker may use within a minute while Valkey is away. At each moment the parts of all workers sum up to the limit,
+        also where one of them has just used most of it: others then have no more than what nobody had when Valkey was last heard."""
+        heard = self.heard_at > float("-inf")
+        others = max(self.active if heard else workers, 1)
+        share = max(self.limit // others, min(units, self.limit))
+        age = now - self.heard_at
+        if age >= MINUTE_SECONDS:
+            return share
+        part = max(0.0, age - STUMBLE_SECONDS) / (MINUTE_SECONDS - STUMBLE_SECONDS)
+        return self._due + int((share - self._due) * part)
 
     def take(self, units: int, now: float) -> int:
         """Uses `units`; returns the slot, which `give_back` asks for."""
@@ -222,18 +237,23 @@ class Pool:
         """Units to hold ahead of their use: what the next quarter of a second will probably ask for."""
         return 0 if now - self._demanded_at > IDLE_SECONDS else (self._pace * 5) // 2
 
-    def ask(self, waiting: Sequence[int], now: float) -> PoolAsk:
-        """What to send for requests that wait for these units. From here on only what is kept may be used."""
+    def ask(self, waiting: Sequence[int], now: float, clock: float | None) -> PoolAsk:
+        """What to send for requests that wait for these units. From here on only what is kept may be used.
+
+        `clock`: seconds by which Valkey's clock is ahead of `now`'s; None: not known yet, so that uses are told the next time. They
+        are told by its slots, and always by the same: what is given back has to leave the minute together with what was taken."""
         self.fold()
         ahead = self._ahead(now)
         need = max(0, sum(waiting) - self.spare)
         kept = self.spare if waiting else min(self.spare, ahead)
         self.held = self.in_use + kept
-        slot = slot_of(now)
-        self._sent, self._uses = self._uses, {}
-        self._untold_since = float("inf")
-        uses = tuple((max(0, slot - each), units) for each, units in self._sent.items() if units)
-        return PoolAsk(self.held, need, need + max(0, ahead - kept), uses)
+        uses: list[tuple[int, int]] = []
+        if clock is not None:
+            self._sent, self._uses = self._uses, {}
+            self._untold_since = float("inf")
+            # By a slot's end: later than it was, never sooner.
+            uses = [(slot_of((slot + 1) * SLOT_SECONDS + clock), units) for slot, units in self._sent.items() if units]
+        return PoolAsk(self.held, need, need + max(0, ahead - kept), tuple(uses))
 
     def answered(self, reply: PoolReply, now: float) -> None:
         self.fold()
@@ -243,6 +263,9 @@ class Pool:
         self.active = max(1, reply.active)
         self.heard_at = now
         self.back_at = now + reply.back_ms / 1000 if reply.back_ms else 0.0
+        used = 0 if self.kind is Kind.SEATS else self.own.expire(slot_of(now))
+        # Others go on asking: by the time that contact is found to be lost, a quarter of the limit may have become theirs.
+        self._due = used + self.held + max(0, self.free - self.limit // 4) // self.active
 
     def unanswered(self, now: float) -> None:
         """Nobody knows whether it arrived: it is told again, at worst counted twice."""

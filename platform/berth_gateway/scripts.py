@@ -4,20 +4,27 @@ Amounts of money are 64-bit integers and Lua's numbers are not: they are only ev
 its sign, which is exact.
 """
 
-# KEYS: hash of slots, hash of workers. ARGV: worker, kind, limit, keep, need, want, then pairs of (slots ago, units used).
-# Answers {granted, free, milliseconds until what was missing comes back, workers}.
+# KEYS: hash of slots, hash of workers. ARGV: worker, kind, limit, keep, need, want, then pairs of (slot, units used).
+# Answers {granted, free, milliseconds until what was missing comes back, workers, this clock}. A clock that was set back must not keep
+# anything for longer than a minute: what was used counts as used now.
 SHARE = """
-local WINDOW, DEAD_MS, FORGET_MS = 601, 10000, 60000
+local WINDOW, AHEAD, DEAD_MS, FORGET_MS = 601, 10, 10000, 60000
 local slots, workers = KEYS[1], KEYS[2]
 local worker, seats = ARGV[1], ARGV[2] == 'seats'
 local limit, keep, need, want = tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[6])
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local slot = math.floor(now / 100)
-local known = redis.call('HMGET', slots, 'sum', 'old')
+local known = redis.call('HMGET', slots, 'sum', 'old', 'seen')
 local sum, old = tonumber(known[1] or '0'), tonumber(known[2] or slot)
+if known[3] and tonumber(known[3]) > slot + AHEAD then
+  redis.call('DEL', slots)
+  redis.call('HSET', slots, slot, sum)
+  old = slot
+end
 
 local function used(at, units)
+  if at > slot + AHEAD then at = slot end
   if at + WINDOW > slot then
     redis.call('HINCRBY', slots, at, units)
     sum = sum + units
@@ -25,7 +32,7 @@ local function used(at, units)
   end
 end
 
-for i = 7, #ARGV, 2 do used(slot - tonumber(ARGV[i]), tonumber(ARGV[i + 1])) end
+for i = 7, #ARGV, 2 do used(tonumber(ARGV[i]), tonumber(ARGV[i + 1])) end
 
 local held, active = 0, 1
 local all = redis.call('HGETALL', workers)
@@ -33,6 +40,10 @@ for i = 1, #all, 2 do
   if all[i] ~= worker then
     local units, seen = string.match(all[i + 1], '(%d+) (%d+)')
     units, seen = tonumber(units), tonumber(seen)
+    if seen > now + 100 * AHEAD then
+      seen = now
+      redis.call('HSET', workers, all[i], units .. ' ' .. seen)
+    end
     if units > 0 and now - seen > DEAD_MS then
       if not seats then used(math.floor(seen / 100), units) end
       redis.call('HSET', workers, all[i], '0 ' .. seen)
@@ -63,7 +74,7 @@ if missing > 0 then
   back = 1000
   missing = missing - math.max(0, free - grant)
   local at = old
-  while at <= slot do
+  while at <= slot + AHEAD do
     local units = redis.call('HGET', slots, at)
     if units then missing = missing - units end
     if missing <= 0 then
@@ -73,11 +84,11 @@ if missing > 0 then
     at = at + 1
   end
 end
-redis.call('HSET', slots, 'sum', sum, 'old', old)
+redis.call('HSET', slots, 'sum', sum, 'old', old, 'seen', slot)
 redis.call('HSET', workers, worker, (keep + grant) .. ' ' .. now)
 redis.call('PEXPIRE', slots, 130000)
 redis.call('PEXPIRE', workers, 130000)
-return {grant, free - grant, back, active}
+return {grant, free - grant, back, active, now}
 """
 
 # KEYS: the budget's hash. ARGV: worker, sequence, limit, version of the budget (padded, sorts), keep, all, ahead, more,
@@ -110,7 +121,7 @@ end
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local open_at = tonumber(f[4])
-if f[3] ~= run then
+if f[3] ~= run or open_at > now + lease then
   open_at = now + lease
   redis.call('HSET', h, 'run', run, 'open_at', open_at)
 end

@@ -123,6 +123,7 @@ class Fleet:
         monkeypatch.setattr(leases, "ANSWER_SECONDS", 30.0)  # a busy machine decides nothing here
         monkeypatch.setattr(leases, "PROBE_SECONDS", 30.0)
         self.seconds = 0.0
+        self.skew = 0.0  # seconds by which the clock of Valkey's machine was set
         self.world = World()
         self.key = self.world.keys[0]
         self.route = self.world.route("acme/model", 1, prices=(PRICE,))
@@ -140,7 +141,7 @@ class Fleet:
         return START + self.seconds
 
     def set_clock(self) -> None:
-        at = self.wall()
+        at = self.wall() + self.skew
         self.valkey.hset(CLOCK, mapping={"s": int(at), "us": round(at % 1 * 1_000_000)})
 
     def pass_time(self, seconds: float) -> None:

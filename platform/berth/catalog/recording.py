@@ -125,6 +125,33 @@ def _record_artefact(
     return artefact
 
 
+@transaction.atomic
+def share_artefact(version: ModelVersion, like: Artefact, *, made_from: Artefact) -> Artefact:
+    """Adds to a version what another one of its organisation has, with the same contents and figures. Raises ContentGone when those were
+    removed meanwhile."""
+    org = Organisation.objects.select_for_update().get(pk=version.org_id)
+    rows = Artefact.objects.for_org(org)
+    known = rows.filter(version=version, format=like.format, quantization=like.quantization).first()
+    if known is not None:
+        return known
+    files = list(ArtefactFile.objects.for_org(org).filter(artefact=like))
+    if not files:
+        raise references.ContentGone("")
+    references.hold((each.sha256, each.size) for each in files)
+    copied = ("format", "quantization", "engines", "size", "facts", "adapter", "quality")
+    artefact = rows.create(
+        org=org, version=version, made_from=made_from, **{name: getattr(like, name) for name in copied}
+    )
+    ArtefactFile.objects.for_org(org).bulk_create(
+        ArtefactFile(org=org, artefact=artefact, name=each.name, role=each.role, size=each.size, sha256=each.sha256)
+        for each in files
+    )
+    publish_event(
+        org.pk, "models", version.model.name, version.number, {"kind": "artefact_added", "version": version.number}
+    )
+    return artefact
+
+
 def _artefact_of(version: ModelVersion, files: Mapping[str, Staged], verdict: Verdict) -> Artefact:
     """The rows of an artefact whose contents are held."""
     org = version.org

@@ -11,7 +11,7 @@ import msgspec
 from django.conf import settings
 
 from berth.catalog.conversion.converters import converters_installed
-from berth.catalog.conversion.services import refused_before
+from berth.catalog.conversion.twins import refusals
 from berth.catalog.facts import artefact_facts, model_facts
 from berth.catalog.models import Artefact, ModelVersion
 from berth.compute.provider import Offer, Provider, ProviderError
@@ -168,7 +168,7 @@ def plan_artefacts(version: ModelVersion, barred: Mapping[str, str] = MappingPro
     rows = Artefact.objects.for_org(version.org_id)
     own = [plan_artefact(each) for each in rows.filter(version=version, adapter__isnull=True).order_by("id")]
     if version.base_id is None:
-        known = {**barred, **refused_before(version)}
+        known = {**barred, **refusals(version)}
         return own + makeable(model_facts(version.facts), own, known, converters=converters_installed())
     able = engines_of(version)
     of_base = [

@@ -97,14 +97,6 @@ def conversions_of(org: Organisation) -> QuerySet[Conversion]:
     return rows.order_by("-created_at", "-pk")
 
 
-def refused_before(version: ModelVersion) -> dict[str, str]:
-    """Quantizations of a version as GGUF that were made, measured and found too bad to be kept, with the sentence that says so."""
-    rows = Conversion.objects.for_org(version.org_id).filter(
-        source__version=version, format="gguf", state=ConversionState.REFUSED
-    )
-    return dict(rows.order_by("created_at").values_list("quantization", "message"))
-
-
 def told(conversion: Conversion) -> None:
     """Tells whoever looks that something moved."""
     data: dict[str, Any] = {
@@ -135,7 +127,6 @@ __all__ = [
     "cancel_conversion",
     "conversions_of",
     "get_conversion",
-    "refused_before",
     "start_conversion",
     "told",
 ]

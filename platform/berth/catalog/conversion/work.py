@@ -9,13 +9,14 @@ from __future__ import annotations
 import socket
 from contextlib import ExitStack
 from datetime import datetime, timedelta
+from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
 from django.conf import settings
 from django.db.models import Q, QuerySet
 
-from berth.catalog.conversion import sample, targets
+from berth.catalog.conversion import sample, targets, twins
 from berth.catalog.conversion.models import FINAL, Conversion, ConversionState
 from berth.catalog.conversion.program import Failed, Folder, Made, Progress, Report, SourceFile, sources
 from berth.catalog.conversion.services import told
@@ -23,7 +24,8 @@ from berth.catalog.errors import QuotaExceeded, Refused, StoreFull
 from berth.catalog.files import staged_copy
 from berth.catalog.intake.verify import verify
 from berth.catalog.models import Artefact, ArtefactFile
-from berth.catalog.recording import keep_artefact
+from berth.catalog.recording import keep_artefact, share_artefact
+from berth.catalog.references import ContentGone
 from berth.catalog.store import store
 
 LEASE: Final = timedelta(seconds=60)
@@ -44,9 +46,10 @@ def due(now: datetime) -> list[Any]:
     rows = _rows().exclude(state__in=FINAL).order_by("created_at")
     mine = list(rows.filter(lease_machine=_machine(), lease_until__gt=now).values_list("pk", flat=True))
     room = max(0, AT_ONCE - len(mine))
-    waiting = rows.filter(Q(lease_until=None) | Q(lease_until__lte=now)).values_list("pk", flat=True)
+    waiting = rows.filter(Q(lease_until=None) | Q(lease_until__lte=now)).select_related("source__version")
+    next_ones = (each.pk for each in waiting if each.state != ConversionState.QUEUED or twins.ahead(each) is None)
     cancelled = rows.filter(cancelled_at__isnull=False, lease_until=None).values_list("pk", flat=True)
-    return list(dict.fromkeys([*mine, *waiting[:room], *cancelled]))
+    return list(dict.fromkeys([*mine, *islice(next_ones, room), *cancelled]))
 
 
 def look(conversion_id: Any, now: datetime) -> None:
@@ -80,6 +83,8 @@ def _step(conversion: Conversion, folder: Folder, now: datetime) -> None:
     if conversion.cancelled_at is not None:
         folder.stop()
         _end(conversion, folder, now, ConversionState.CANCELLED, "", "")
+    elif conversion.state == ConversionState.QUEUED and _done_before(conversion, folder, now):
+        pass
     elif folder.busy():
         _follow(conversion, folder, now)
     elif failed := folder.read("failure.json", Failed) or folder.killed():
@@ -99,6 +104,35 @@ def _step(conversion: Conversion, folder: Folder, now: datetime) -> None:
         )  # fmt: skip
     else:
         _keep(conversion, folder, now, made, report)
+
+
+def _done_before(conversion: Conversion, folder: Folder, now: datetime) -> bool:
+    """Takes what came of the same bytes for another version. One with a text of its own to measure with is done itself."""
+    if sample.text_of(conversion) is not None:
+        return False
+    if twins.ahead(conversion) is not None:
+        conversion.lease_until = None  # it keeps no place while it waits
+        return True
+    if (refused := twins.refused_before(conversion)) is not None:
+        conversion.fallbacks, conversion.requantized, conversion.quality = (
+            refused.fallbacks,
+            refused.requantized,
+            refused.quality,
+        )
+        _end(conversion, folder, now, ConversionState.REFUSED, refused.code, refused.message)
+        return True
+    if (made := twins.made_already(conversion)) is None:
+        return False
+    try:
+        conversion.artefact = share_artefact(conversion.source.version, made, made_from=conversion.source)
+    except ContentGone:
+        return False
+    before = Conversion.objects.for_org(conversion.org).filter(artefact=made).first()
+    if before is not None:
+        conversion.fallbacks, conversion.requantized = before.fallbacks, before.requantized
+    conversion.quality = conversion.artefact.quality
+    _end(conversion, folder, now, ConversionState.DONE, "", "")
+    return True
 
 
 def _follow(conversion: Conversion, folder: Folder, now: datetime) -> None:
@@ -173,19 +207,10 @@ def _end(
 def _source_files(conversion: Conversion, folder: Folder) -> list[dict[str, Any]]:
     """All files, by their names; an adapter's with those of its base."""
     source = conversion.source
-    files = list(ArtefactFile.objects.for_org(conversion.org).filter(artefact=source).order_by("name"))
-    if source.format == "lora":
-        base = Artefact.objects.for_org(conversion.org).filter(version=source.version.base, format="safetensors")
-        plain = base.filter(quantization__in=("BF16", "F16", "F32")).first()
-        if plain is None:
-            raise Refused(
-                "base_missing", "the adapter's base has no 16-bit safetensors here. Import or convert the base first."
-            )
-        files += ArtefactFile.objects.for_org(conversion.org).filter(artefact=plain).order_by("name")
     return sources(
         [
             SourceFile(str(_local(each, folder)), _role(each, source), each.size, each.sha256, each.name)
-            for each in files
+            for each in twins.files_of(source)
         ]
     )
 

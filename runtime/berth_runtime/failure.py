@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 HUNG = "engine_hung"
+LEADER_LOST = "leader_lost"  # of a node that works for another
 # Troubles of a running engine after which another start may help.
 RESTARTED = frozenset({HUNG, "engine_exited", "out_of_memory"})
 

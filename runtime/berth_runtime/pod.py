@@ -15,6 +15,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -134,7 +135,7 @@ def run(given: argparse.Namespace) -> int:
     journal = Journal(given.state)
     status = EXIT_FAILED
     try:
-        role = Supervisor if spec.node_rank == 0 else Follower
+        role = Supervisor if spec.node_rank == 0 else partial(Follower, leader_port=given.status_port)
         status = serve(spec, engine, journal.start, status_port=given.status_port, role=role)
     finally:
         last = journal.finish()

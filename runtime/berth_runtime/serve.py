@@ -56,7 +56,7 @@ def serve(
     engine: Engine,
     on_visible: Callable[[], None] = lambda: None,
     status_port: int | None = None,
-    role: type[Supervisor] = Supervisor,
+    role: Callable[[LaunchSpec, Engine, StatusBoard, ReplicaLog], Supervisor] = Supervisor,
 ) -> int:
     """Runs the replica to its end; the exit status. The caller holds the lock.
 

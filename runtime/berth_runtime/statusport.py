@@ -2,13 +2,15 @@
 
 GET /status     the status file's JSON          with the replica's secret as bearer token
 GET /logs       {"lines": [...], "more": bool}  same; `?after=N&limit=M` as in the log file's numbering
-GET /healthz    200 while the agent lives       open: a kubelet has no secret, and is told nothing but the number
+GET /healthz    200 while the agent lives       open: a kubelet has no secret, and is told nothing but the number and, in the
+                                                header `Berth-Life`, which life of the agent this is (leader.py)
 GET /readyz     200 in phase `ready`, else 503  same
 """
 
 from __future__ import annotations
 
 import hmac
+import secrets
 import threading
 from collections.abc import Callable
 from http import HTTPStatus
@@ -26,6 +28,7 @@ from berth_runtime.spec import LaunchSpec, Phase, ReplicaStatus
 _CONNECTIONS: Final = 16
 _SECONDS: Final = 5.0  # for a client to send its request
 _MAX_LINES: Final = 1000
+LIFE: Final = "Berth-Life"
 
 
 class LogLines(msgspec.Struct, frozen=True):
@@ -43,7 +46,11 @@ class StatusPort:
         secret = Path(spec.secret_file).read_text().strip()
         if not secret:
             raise OSError("the secret is empty")
-        handler = type("Handler", (_Handler,), {"secret": secret, "folder": Path(spec.state_dir), "status": [status]})
+        handler = type(
+            "Handler",
+            (_Handler,),
+            {"secret": secret, "folder": Path(spec.state_dir), "status": [status], "life": secrets.token_hex(8)},
+        )
         family = AF_INET6 if ":" in spec.host else AF_INET
         server = type("Server", (_Server,), {"address_family": family})
         self._server: ThreadingHTTPServer = server((spec.host, port), handler)
@@ -84,12 +91,13 @@ class _Handler(BaseHTTPRequestHandler):
     secret: str
     folder: Path
     status: tuple[Callable[[], ReplicaStatus]]
+    life: str
 
     def do_GET(self) -> None:
         url = urlsplit(self.path)
         phase = self.status[0]().phase
         if url.path == "/healthz":
-            self._answer(HTTPStatus.OK)
+            self._answer(HTTPStatus.OK, **{LIFE: self.life})
         elif url.path == "/readyz":
             self._answer(HTTPStatus.OK if phase is Phase.READY else HTTPStatus.SERVICE_UNAVAILABLE)
         elif not self._known():
@@ -114,12 +122,14 @@ class _Handler(BaseHTTPRequestHandler):
         given = self.headers.get("Authorization", "").encode("utf-8", "replace")
         return hmac.compare_digest(given, f"Bearer {self.secret}".encode())
 
-    def _answer(self, status: HTTPStatus, body: object = None) -> None:
+    def _answer(self, status: HTTPStatus, body: object = None, **headers: str) -> None:
         data = b"" if body is None else msgspec.json.encode(body)
         self.send_response(status)
         self.send_header("Content-Type", "application/json")
         self.send_header("Content-Length", str(len(data)))
         self.send_header("Cache-Control", "no-store")
+        for name, value in headers.items():
+            self.send_header(name, value)
         self.end_headers()
         self.wfile.write(data)
 

@@ -24,6 +24,7 @@ from berth_runtime.pulse import Pulse
 from berth_runtime.scrub import scrub_devices
 from berth_runtime.spec import EngineMetrics, LaunchSpec, Phase
 from berth_runtime.status import StatusBoard
+from berth_runtime.stoporder import drain_seconds
 from berth_runtime.wake import Wake
 from berth_runtime.warmup import Questions, warm
 
@@ -34,12 +35,6 @@ _SCRUB_SECONDS: Final = 120.0
 _BACKSTOP_SECONDS: Final = 10.0
 _BACKOFF_SECONDS: Final = 1.0  # before the first restart; twice as long before each further one
 _LONGEST_BACKOFF: Final = 60.0
-
-
-class StopOrder(msgspec.Struct, frozen=True):
-    """`stop.json`, written beside the status by whoever sends SIGTERM and wants another drain time than the spec's."""
-
-    drain_seconds: float
 
 
 class Supervisor:
@@ -92,13 +87,14 @@ class Supervisor:
                 self._start()
                 self._watch()
             except Failure as failure:
-                if (
-                    failure.reason not in RESTARTED
-                    or self._board.phase is not Phase.READY
-                    or self._lives > self._spec.restarts
-                ):
+                if not self._lives_again(failure):
                     raise
                 self._await_restart(failure)
+
+    def _lives_again(self, failure: Failure) -> bool:
+        """Of several nodes none can: the engines of the others belong to the life that has ended."""
+        granted = self._lives <= self._spec.restarts and self._spec.nodes == 1
+        return granted and failure.reason in RESTARTED and self._board.phase is Phase.READY
 
     def _await_restart(self, failure: Failure) -> None:
         """Ends what is left of the engine, and waits longer each time."""
@@ -187,20 +183,13 @@ class Supervisor:
         self._board.enter(Phase.DRAINING)
         began = time.monotonic()
         measured, idle = self._metrics[0] + 1, 0  # a measurement may be under way: it does not count
-        while time.monotonic() - began < self._drain_seconds() and idle < 2:
+        while time.monotonic() - began < drain_seconds(self._spec) and idle < 2:
             self._wake.wait(_POLL_SECONDS)
             self._check()
             count, metrics = self._metrics
             if count > measured:
                 measured = count
                 idle = idle + 1 if metrics.running == 0 and not metrics.queued else 0
-
-    def _drain_seconds(self) -> float:
-        try:
-            raw = (Path(self._spec.state_dir) / "stop.json").read_bytes()
-            return msgspec.json.decode(raw, type=StopOrder).drain_seconds
-        except (OSError, msgspec.DecodeError):
-            return self._spec.drain_seconds
 
     def _measure(self, probe: Probe, life: int) -> None:
         path = self._engine.metrics_path or self._engine.health_path

@@ -11,10 +11,12 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import msgspec
 import pytest
 
+from berth_runtime.leader import Leader
 from berth_runtime.log import ReplicaLog
 from berth_runtime.pod import Journal
 from berth_runtime.spec import EngineMetrics, Phase, PhaseTiming, ReplicaStatus
@@ -29,8 +31,15 @@ class Pod:
     """`python -m berth_runtime.pod`, with folders where a pod has mounts."""
 
     def __init__(
-        self, folder: Path, more: tuple[str, ...] = (), env: dict[str, str] | None = None, **changes: Any
+        self,
+        folder: Path,
+        more: tuple[str, ...] = (),
+        env: dict[str, str] | None = None,
+        address: str = ADDRESS,
+        status_port: int = 0,
+        **changes: Any,
     ) -> None:
+        folder.mkdir(exist_ok=True)
         self.folder = folder
         model = model_file()
         self.place = folder / "models" / "sha256" / model.sha256[:2] / model.sha256
@@ -48,13 +57,13 @@ class Pod:
         )
         self.spec = msgspec.structs.replace(spec, **changes)
         (folder / "spec.json").write_bytes(msgspec.json.encode(self.spec))
-        self.status_port = free_port()
+        self.status_port = status_port or free_port()
         arguments = {
             "spec": folder / "spec.json",
             "token": folder / "secret",
             "state": folder / "state",
             "models": folder / "models",
-            "host": ADDRESS,
+            "host": address,
             "status-port": self.status_port,
             "last-word": folder / "last-word",
         }
@@ -263,6 +272,144 @@ def test_a_node_that_follows_fails_with_its_engine(following: Pod, tmp_path: Pat
     (tmp_path / "over").touch()
     assert following.process.wait(timeout=60) == 1
     assert (following.last_word()["phase"], following.last_word()["reason"]) == ("failed", "engine_exited")
+
+
+def group(folder: Path, port: int, rank: int, env: dict[str, str], **changes: Any) -> Pod:
+    """One of three nodes, each with an address of its own, as pods have."""
+    weights = folder / "model.safetensors"
+    weights.write_bytes(b"weights")
+    return Pod(
+        folder / f"{rank}-{uuid4().hex[:6]}",
+        more=("--nodes=3", f"--node-rank={rank}", "--leader=127.83.8.10"),
+        env=env,
+        address=f"127.83.8.1{rank}",
+        status_port=port,
+        files=(msgspec.structs.replace(file_of(weights), name=weights.name),),
+        engine="vllm",
+        model_format="safetensors",
+        tensor_parallel=3,
+        drain_seconds=60,
+        **changes,
+    )
+
+
+@pytest.fixture
+def env(tmp_path: Path) -> dict[str, str]:
+    """With a stand-in for vLLM that runs until it is told, or a file says that all is over."""
+    (tmp_path / "bin").mkdir()
+    content = FOLLOWS.format(told=str(tmp_path / "told"), over=str(tmp_path / "over"))
+    return {"BERTH_VLLM": str(program(tmp_path / "bin" / "vllm", content))}
+
+
+@pytest.fixture
+def three(tmp_path: Path, pods: list[Pod], env: dict[str, str]) -> list[Pod]:
+    port = free_port()
+    pods += [group(tmp_path, port, rank, env) for rank in range(3)]
+    eventually(lambda: "loading" in pods[0].phases(), "the first one's engine starts")
+    eventually(lambda: all("ready" in pod.phases() for pod in pods[1:]), "the others' engines run")
+    eventually(lambda: all("first node answers" in pod.out.read_text() for pod in pods[1:]), "they have seen the first")
+    return pods
+
+
+def test_who_follows_ends_with_the_first_node_and_the_group_comes_back_whole(
+    tmp_path: Path, three: list[Pod], env: dict[str, str]
+) -> None:
+    first, *others = list(three)
+    first.process.kill()
+    for pod in others:
+        assert pod.process.wait(timeout=60) == 1
+        assert (pod.last_word()["phase"], pod.last_word()["reason"]) == ("failed", "leader_lost")
+    again = [group(tmp_path, first.status_port, rank, env) for rank in range(3)]
+    three += again
+    eventually(lambda: all("ready" in pod.phases() for pod in again[1:]), "the group is whole again")
+    assert all(pod.process.poll() is None for pod in again)
+
+
+def test_a_first_node_that_was_started_again_is_another_one(
+    tmp_path: Path, three: list[Pod], env: dict[str, str]
+) -> None:
+    """Faster than anybody could notice that it was away."""
+    first, *others = list(three)
+    first.process.kill()
+    first.process.wait()
+    three.append(group(tmp_path, first.status_port, 0, env))
+    for pod in others:
+        assert pod.process.wait(timeout=60) == 1
+        assert pod.last_word()["reason"] == "leader_lost"
+
+
+def test_who_follows_stays_no_longer_than_it_is_needed(three: list[Pod]) -> None:
+    """All are asked to end at once, as when their group is deleted."""
+    first, *others = three
+    for pod in others:
+        pod.process.send_signal(signal.SIGTERM)
+    eventually(lambda: all("draining" in pod.phases() for pod in others), "they wait for the first node")
+    first.process.send_signal(signal.SIGTERM)
+    assert first.process.wait(timeout=60) == 0
+    for pod in others:  # whose drain time is a minute
+        assert pod.process.wait(timeout=45) == 0
+        assert pod.phases()[-1] == "stopped"
+
+
+def test_an_engine_of_several_nodes_is_not_started_again_alone(
+    tmp_path: Path, pods: list[Pod], env: dict[str, str]
+) -> None:
+    pods.append(group(tmp_path, free_port(), 1, env, restarts=3))
+    eventually(lambda: "ready" in pods[0].phases(), "its engine runs")
+    (tmp_path / "over").touch()
+    assert pods[0].process.wait(timeout=60) == 1
+    assert pods[0].last_word()["reason"] == "engine_exited"
+
+
+def test_a_first_node_that_never_comes_is_not_waited_for_forever(
+    tmp_path: Path, pods: list[Pod], env: dict[str, str]
+) -> None:
+    pods.append(group(tmp_path, free_port(), 1, env, start_deadline_seconds=5))
+    assert pods[0].process.wait(timeout=60) == 1
+    assert pods[0].last_word()["reason"] in ("leader_lost", "start_timeout")
+
+
+class Asked(Leader):
+    """Whom a script answers for."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        super().__init__("nowhere", 1, clock=lambda: self.now)
+        self.answer: str | OSError = "a"
+
+    def _ask(self) -> str | None:
+        if isinstance(self.answer, OSError):
+            raise self.answer
+        return self.answer
+
+
+def test_a_hitch_of_the_network_ends_nobody() -> None:
+    leader = Asked()
+    leader.look()
+    leader.answer = TimeoutError()
+    for seconds in (0, 20, 29):
+        leader.now = seconds
+        leader.look()
+    assert leader.lost is None
+    leader.answer = "a"
+    leader.look()
+    leader.answer = TimeoutError()
+    for seconds in (30, 59):
+        leader.now = seconds
+        leader.look()
+    assert leader.lost is None, "the silence is counted anew"
+    leader.now = 60
+    leader.look()
+    assert leader.lost is not None
+
+
+def test_before_it_was_seen_nothing_is_concluded() -> None:
+    leader = Asked()
+    leader.answer = ConnectionRefusedError()
+    for seconds in range(100):
+        leader.now = seconds
+        leader.look()
+    assert (leader.seen, leader.lost) == (False, None)
 
 
 @pytest.mark.parametrize("leader", ["-x", "a b", "a;b", "--master-port=1"])

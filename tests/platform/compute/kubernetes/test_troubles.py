@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import time
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -17,6 +19,7 @@ from tests.platform.compute.kubernetes.apiserver.resources import by_kind
 from tests.platform.compute.kubernetes.world import NAMESPACE, World, get_ready
 from tests.platform.compute.provider_contract import SECRET, one
 from tests.runtime.agents import eventually, gone
+from tests.runtime.engine_programs import program
 
 Json = dict[str, Any]
 GPU_TIER = {
@@ -305,3 +308,50 @@ def test_a_replica_over_several_nodes_is_a_group_and_its_leader_speaks_for_it(wo
     provider.forget(spec.replica)
     eventually(lambda: world.api.store.all("pods") == world.api.store.all("leaderworkersets") == [], "all is gone")
     assert provider.observe_all() == []
+
+
+def stand_in(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A vLLM that runs until it is told and serves nobody, in every container."""
+    folder.mkdir()
+    content = (
+        "import signal, sys\nsignal.signal(signal.SIGTERM, lambda *_: sys.exit(0))\nwhile True:\n    signal.pause()\n"
+    )
+    program(folder / "vllm", content)
+    monkeypatch.setenv("PATH", str(folder), prepend=os.pathsep)
+
+
+@pytest.mark.parametrize("rank", [0, 2])
+def test_a_group_of_which_one_pod_dies_comes_back_whole(
+    world: World, spec: LaunchSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rank: int
+) -> None:
+    stand_in(tmp_path / "bin", monkeypatch)
+    for number in (1, 2):
+        world.kubelet.add_node(f"node-{number}", labels={"pool": "cpu"})
+    tier = {"key": "wide", "cores": 2, "memory_gib": 4, "node_selector": {"pool": "cpu"}, "max_nodes_per_replica": 3}
+    provider = world.provider(tier=[tier])
+    eventually(lambda: len(provider._nodes.all() if provider._nodes else []) == 3, "the nodes are seen")
+    file = msgspec.structs.replace(spec.files[0], name="model.safetensors")
+    wide = msgspec.structs.replace(
+        spec, nodes=3, engine="vllm", model_format="safetensors", tensor_parallel=3, files=(file,), drain_seconds=1
+    )
+    provider.start(wide, SECRET)
+
+    def loading() -> list[Json] | None:
+        pods = sorted(world.api.store.all("pods"), key=lambda pod: str(pod["metadata"]["name"]))
+        logs = [world.kubelet.read_log(pod, "runtime", None, None) for pod in pods if pod["status"].get("podIP")]
+        return pods if len(logs) == 3 and all(b'"phase":"loading"' in log for log in logs) else None
+
+    before = eventually(loading, "its engines run", seconds=120)
+    assert [pod["metadata"]["labels"]["leaderworkerset.sigs.k8s.io/worker-index"] for pod in before] == ["0", "1", "2"]
+    world.kubelet.kill(before[rank])
+    old = {pod["metadata"]["uid"] for pod in before}
+
+    def renewed() -> bool:
+        pods = loading()
+        return pods is not None and not old & {pod["metadata"]["uid"] for pod in pods}
+
+    eventually(renewed, "all three are others", seconds=120)
+    provider.stop(spec.replica, drain_seconds=0)
+    eventually(lambda: not one(provider, spec).alive, "it has ended", seconds=120)
+    provider.forget(spec.replica)
+    eventually(lambda: world.api.store.all("pods") == world.api.store.all("leaderworkersets") == [], "all is gone")

@@ -3,8 +3,10 @@ its reader leaves."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 import openai
@@ -35,17 +37,40 @@ class Seen:
 
     row: Row
     made: dict[str, Any] = field(default_factory=dict)
+    size: int = 0  # bytes of the artefact
+    parameters: int = 0
     answer: str = ""
     events: list[dict[str, Any]] = field(default_factory=list)
     note: str = ""
+    began: float = field(default_factory=time.monotonic)
+    marks: list[float] = field(default_factory=list)  # when it was made, when it was served
+
+    def mark(self) -> None:
+        self.marks.append(time.monotonic())
 
     def line(self) -> str:
+        """One of a Markdown table; `HEAD` is above it."""
         quality = self.made.get("quality") or {}
-        loss = f"KL {quality['divergence']:.4f}, agrees {quality['agreement']:.1%}" if quality else "not compared"
+        loss = (f"{quality['divergence']:.4f}", f"{quality['agreement']:.1%}") if quality else ("", "")
         kept = "; ".join(f"{each['tensors']} x {each['given']}" for each in self.made.get("fallbacks", []))
-        metered = ", ".join(f"{each['completion_tokens']} ({each['outcome']})" for each in self.events)
-        told = f"{self.answer!r} metered {metered}" if self.events else self.note
-        return f"{self.row.format:12} {self.row.quantization:12} {self.row.engine:12} {loss:32} {told} [{kept}]"
+        size = (f"{self.size / 1e6:.0f}", f"{self.size * 8 / self.parameters:.1f}") if self.parameters else ("", "")
+        metered = ", ".join(str(each["completion_tokens"]) for each in self.events[:2])
+        left = f"after {self.events[2]['completion_tokens']} of {MOST}" if len(self.events) == 3 else ""
+        took = " + ".join(f"{end - start:.0f} s" for start, end in pairwise([self.began, *self.marks]))
+        cells = (
+            self.row.format,
+            self.row.quantization,
+            self.row.engine,
+            *size,
+            *loss,
+            repr(self.answer) if self.events else self.note,
+        )
+        return "| " + " | ".join((*cells, metered, left, took, kept)) + " |"
+
+
+HEAD = """
+| format | quantization | engine | MB | bits a weight | KL, nats | agrees | answer | metered | who left | made + served | fallbacks |
+|---|---|---|---|---|---|---|---|---|---|---|---|"""
 
 
 def converted(platform: Platform, row: Row, model: str = MODEL, *, seconds: float = 600) -> dict[str, Any]:
@@ -63,6 +88,13 @@ def converted(platform: Platform, row: Row, model: str = MODEL, *, seconds: floa
     done = platform.wait_for(ended, seconds=seconds)
     assert done["state"] == "done", done
     return done
+
+
+def weigh(platform: Platform, seen: Seen, model: str = MODEL) -> None:
+    """Notes the size of what was made."""
+    shown = platform.sign_in().get(f"{ORG}/models/{model}").raise_for_status().json()["versions"][0]
+    artefacts = {each["id"]: each["size"] for each in shown["artefacts"]}
+    seen.size, seen.parameters = artefacts[seen.made["artefact"]], shown["facts"]["parameters"]
 
 
 def served(platform: Platform, seen: Seen, model: str = MODEL, *, seconds: float = 300) -> None:

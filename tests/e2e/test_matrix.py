@@ -18,11 +18,11 @@ import pytest
 from berth.catalog.client import Session, upload, watch
 from berth.host.child import free_port
 from tests.e2e.conftest import ROOT, Platform
-from tests.e2e.matrix import MODEL, Row, Seen, converted, served
+from tests.e2e.matrix import HEAD, MODEL, Row, Seen, converted, served, weigh
 from tests.runtime import engine_programs
 from tests.runtime.lora_files import peft_adapter
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(3600)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(7200)]
 
 QUICK = [Row("gguf", "Q8_0", "llamacpp"), Row("gguf", "Q4_K_M", "llamacpp")]
 # In the order in which each can be made of what is there before it: the 16 bits are the most exact source of all others.
@@ -35,6 +35,7 @@ FULL = [
     Row("safetensors", "AWQ-INT4", "vllm"),
     Row("onnx", "INT4 W4A16", "onnxruntime"),
 ]
+PATIENCE = 3000  # seconds: for one conversion, and for one engine to be ready
 _TOLD: list[Seen] = []
 
 
@@ -57,7 +58,7 @@ def spacious(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Platform]:
     finally:
         if started._process is not None and started._process.poll() is None:
             started.end(signal.SIGINT)
-        print("\n" + "\n".join(seen.line() for seen in _TOLD))
+        print(HEAD, *(seen.line() for seen in _TOLD), sep="\n")
 
 
 def _vllm(folder: Path) -> str | None:
@@ -81,13 +82,17 @@ def test_what_needs_no_other_packages(platform_up: Platform, row: Row) -> None:
 def test_every_artefact_on_its_engine(spacious: Platform, row: Row) -> None:
     seen = Seen(row, note="not made")
     _TOLD.append(seen)
-    seen.made = converted(spacious, row, seconds=1800)
+    seen.made = converted(spacious, row, seconds=PATIENCE)
+    seen.mark()
+    weigh(spacious, seen)
     seen.note = "made, not served"
     if row.engine == "vllm" and "BERTH_VLLM" not in spacious.environment:
         pytest.skip("no vLLM: name one in BERTH_VLLM, or make engines")
     if row.engine == "onnxruntime" and importlib.util.find_spec("onnxruntime_genai") is None:
         pytest.skip("no ONNX Runtime: make onnx")
-    served(spacious, seen, seconds=900)
+    served(spacious, seen, seconds=PATIENCE)
+    seen.mark()
+    print("\n" + seen.line())
 
 
 @pytest.mark.slow
@@ -95,12 +100,15 @@ def test_an_adapter_becomes_a_model_of_its_own(spacious: Platform, tmp_path: Pat
     """Imported, merged into its base, made a GGUF file, served. It is a slight one, so that the answer stays."""
     name = "merged-adapter"
     _import(spacious, name, peft_adapter(tmp_path / "adapter", strength=0.05))
-    merged = converted(spacious, Row("safetensors", "BF16", ""), name, seconds=1800)
+    merged = converted(spacious, Row("safetensors", "BF16", ""), name, seconds=PATIENCE)
     assert merged["quality"] is None
     seen = Seen(Row("gguf", "Q8_0", "llamacpp"), note="not made")
     _TOLD.append(seen)
-    seen.made = converted(spacious, seen.row, name, seconds=1800)
-    served(spacious, seen, name, seconds=900)
+    seen.made = converted(spacious, seen.row, name, seconds=PATIENCE)
+    seen.mark()
+    weigh(spacious, seen, name)
+    served(spacious, seen, name, seconds=PATIENCE)
+    seen.mark()
 
 
 def _import(platform: Platform, name: str, adapter: Path) -> None:

@@ -19,11 +19,12 @@ from berth_runtime.config import CONVERTER_PYTHON, read
 from berth_runtime.convert.job import RESULT_FORMAT, ConversionJob, ConversionResult, Fallback, MadeFile
 from berth_runtime.convert.workdir import WorkDir
 from berth_runtime.failure import Failure
-from berth_runtime.quality.floors import FLOORS
+from berth_runtime.quality.floors import CALIBRATED, Floor
 from berth_runtime.spec import ModelFile
 
 _SCRIPTS: Final = Path(__file__).parent / "scripts"
-_NEUTRAL: Final = Path(__file__).parents[1] / "quality" / "sample.txt"
+# Not the text of the quality check, which nothing may have been made to fit.
+_CALIBRATION: Final = Path(__file__).parent / "calibration.txt"
 _POLL_SECONDS: Final = 0.5
 _USUAL_GROUP: Final = 128
 _ROLES: Final = {
@@ -83,12 +84,10 @@ def _command(
             own += ["--outfile", str(file), "--outtype", outtype.lower()]
         case ("safetensors", "safetensors", "INT4 W4A16" | "AWQ-INT4" | "INT8 W8A8" | "FP8" as scheme):
             own += [str(_SCRIPTS / "compress.py"), "--source", str(given), "--out", str(out)]
-            own += ["--scheme", scheme, "--text", str(_NEUTRAL)]
+            own += ["--scheme", scheme, *_calibration(CALIBRATED)]
         case ("safetensors", "onnx", "INT4 W4A16"):
-            floor = FLOORS["balanced"]
             own += [str(_SCRIPTS / "onnx_int4.py"), "--source", str(given), "--out", str(out)]
-            own += ["--work", str(work / "onnx"), "--text", str(_NEUTRAL), "--divergence", str(floor.divergence)]
-            own += ["--perplexity", str(floor.perplexity_change), "--agreement", str(floor.agreement)]
+            own += ["--work", str(work / "onnx"), *_calibration(CALIBRATED)]
         case ("safetensors", "onnx", "F16"):
             own += ["-m", "onnxruntime_genai.models.builder", "-i", str(given), "-o", str(out), "-e", "cpu"]
             own += ["-p", "fp16", "-c", str(work / "cache")]
@@ -100,6 +99,12 @@ def _command(
                 "target_unknown", f"{job.target_format} {job.target} cannot be made of {source_format} files."
             )
     return own, environment
+
+
+def _calibration(floor: Floor) -> list[str]:
+    """The text, and how near to the 16 bits what is made of it has to be on a part of it that was kept apart."""
+    told = ["--text", str(_CALIBRATION), "--divergence", str(floor.divergence)]
+    return [*told, "--perplexity", str(floor.perplexity_change), "--agreement", str(floor.agreement)]
 
 
 def _run(command: list[str], environment: dict[str, str], folder: WorkDir) -> None:

@@ -1,8 +1,9 @@
 """A Hugging Face folder to an ONNX folder with 4-bit weights that keep what the model knows.
 
 The library's builder makes the graph in 32 bits; the weights are rounded here. Each block of 32 gets the scale and zero that lose least
-of what a neutral text sends through its inputs. The result is held against the 32 bits on that text, and while it is further away than
-`--divergence` (or agrees less, or is more surprised), the matrices that lose most get 8 bits, an eighth of all weights more each time.
+of what a neutral text sends through its inputs. The result is held against the 32 bits on a part of the text that is kept apart for that,
+and while it is further away than `--divergence` (or agrees less, or is more surprised), the matrices that lose most get 8 bits, an eighth
+of all weights more each time.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ import torch
 from onnx_nbits import Packed, gather_nodes, matmul_node, rounded
 from transformers import AutoTokenizer
 
-_WINDOW, _TOKENS = 256, 512  # of the text: read in one go, and altogether
+_WINDOW = 256  # tokens read in one go
+_HELD_OUT = 4  # every so many windows one is kept apart to measure with
 _STEPS = (0.0, 0.125, 0.25, 0.375, 0.5, 0.75, 1.0)  # share of the weights that get 8 bits
 _NOT_TAKEN = ("model.onnx", "model.onnx.data", "shown.onnx")
 
@@ -59,9 +61,11 @@ def main() -> None:
     exact = given.work / "exact"
     _build(given.source, exact, given.work / "cache")
     tokenizer = AutoTokenizer.from_pretrained(given.source, local_files_only=True, trust_remote_code=False)
-    tokens = tokenizer(given.text.read_text(encoding="utf-8"), add_special_tokens=False)["input_ids"][:_TOKENS]
+    tokens = tokenizer(given.text.read_text(encoding="utf-8"), add_special_tokens=False)["input_ids"]
+    seen, held = _parted(tokens)
     model = onnx.load(str(exact / "model.onnx"))
-    matrices, reference = _matrices(model, exact / "model.onnx", tokens)
+    matrices = _matrices(model, exact / "model.onnx", seen)
+    reference = list(_logits(exact / "model.onnx", held))
     given.out.mkdir(parents=True)
     for file in exact.iterdir():
         if file.name not in _NOT_TAKEN:
@@ -74,7 +78,7 @@ def main() -> None:
             if each.packed.bits == 4:
                 each.packed = rounded(each.weight, each.energy, 8)
         _write(model, matrices, given.out / "model.onnx")
-        if _good(given, reference, list(_logits(given.out / "model.onnx", tokens)), tokens):
+        if _good(given, reference, list(_logits(given.out / "model.onnx", held)), held):
             break
     shutil.rmtree(given.work, ignore_errors=True)
     (given.out / "notes.json").write_text(json.dumps({"fallbacks": _told(matrices)}))
@@ -85,8 +89,15 @@ def _build(source: Path, out: Path, cache: Path) -> None:
     subprocess.run([*command, "-e", "cpu", "-p", "fp32", "-c", str(cache)], check=True)
 
 
-def _matrices(model: Any, file: Path, tokens: list[int]) -> tuple[list[Matrix], list[torch.Tensor]]:
-    """All of them in 4 bits (8, if it is also the table of embeddings), and what the 32 bits predict."""
+def _parted(tokens: list[int]) -> tuple[list[list[int]], list[list[int]]]:
+    """Windows to calibrate with, and windows to measure with."""
+    windows = [tokens[start : start + _WINDOW] for start in range(0, len(tokens) - 1, _WINDOW)]
+    held = windows[_HELD_OUT - 1 :: _HELD_OUT] or windows
+    return [each for number, each in enumerate(windows) if number % _HELD_OUT != _HELD_OUT - 1], held
+
+
+def _matrices(model: Any, file: Path, windows: list[list[int]]) -> list[Matrix]:
+    """All of them in 4 bits (8, if it is also the table of embeddings)."""
     constants = {each.name: each for each in model.graph.initializer}
     nodes = [
         node
@@ -94,16 +105,16 @@ def _matrices(model: Any, file: Path, tokens: list[int]) -> tuple[list[Matrix], 
         if node.op_type == "MatMul" and node.input[1] in constants and len(constants[node.input[1]].dims) == 2
     ]
     tables = {node.input[0] for node in model.graph.node if node.op_type == "Transpose"}
-    energies, reference = _energies(file, sorted({node.input[0] for node in nodes}), tokens)
+    energies = _energies(file, sorted({node.input[0] for node in nodes}), windows)
     found = []
     for node in nodes:
         weight, energy = onnx.numpy_helper.to_array(constants[node.input[1]]), energies[node.input[0]]
         tied = node.input[1] in tables and _fits(weight.shape[0])
         found.append(Matrix(node, weight, energy, rounded(weight, energy, 8 if tied else 4), tied))
-    return found, reference
+    return found
 
 
-def _energies(file: Path, names: list[str], tokens: list[int]) -> tuple[dict[str, np.ndarray], list[torch.Tensor]]:
+def _energies(file: Path, names: list[str], windows: list[list[int]]) -> dict[str, np.ndarray]:
     """Mean square of each column of the named values; a hundredth of their mean is added, so that what this text leaves
     silent still counts."""
     shown = onnx.load(str(file), load_external_data=False)
@@ -111,21 +122,19 @@ def _energies(file: Path, names: list[str], tokens: list[int]) -> tuple[dict[str
     beside = file.with_name("shown.onnx")
     onnx.save_model(shown, str(beside))
     sums: dict[str, np.ndarray] = {}
-    reference = []
     session = _session(beside)
-    for window in _windows(tokens):
-        logits, *values = session.run(["logits", *names], _inputs(session, window))
-        reference.append(torch.log_softmax(torch.from_numpy(logits[0]), dim=-1))
+    for window in windows:
+        values = session.run(names, _inputs(session, window))
         for name, value in zip(names, values, strict=True):
             flat = value.reshape(-1, value.shape[-1]).astype(np.float64)
             sums[name] = sums.get(name, 0.0) + (flat**2).sum(axis=0)
-    means = {name: total / len(tokens) for name, total in sums.items()}
-    return {name: (mean + mean.mean() / 100).astype(np.float32) for name, mean in means.items()}, reference
+    means = {name: total / sum(map(len, windows)) for name, total in sums.items()}
+    return {name: (mean + mean.mean() / 100).astype(np.float32) for name, mean in means.items()}
 
 
-def _logits(file: Path, tokens: list[int]) -> Iterator[torch.Tensor]:
+def _logits(file: Path, windows: list[list[int]]) -> Iterator[torch.Tensor]:
     session = _session(file)
-    for window in _windows(tokens):
+    for window in windows:
         (logits,) = session.run(["logits"], _inputs(session, window))
         yield torch.log_softmax(torch.from_numpy(logits[0]), dim=-1)
 
@@ -135,12 +144,6 @@ def _session(file: Path) -> Any:
     options.log_severity_level = 4
     options.intra_op_num_threads = torch.get_num_threads()
     return ort.InferenceSession(str(file), options, providers=["CPUExecutionProvider"])
-
-
-def _windows(tokens: list[int]) -> Iterator[list[int]]:
-    for start in range(0, len(tokens), _WINDOW):
-        if len(tokens) - start > 1:
-            yield tokens[start : start + _WINDOW]
 
 
 def _inputs(session: Any, window: list[int]) -> dict[str, np.ndarray]:
@@ -168,9 +171,9 @@ def _width(session: Any) -> int:
     return int(config["model"]["decoder"]["head_size"])
 
 
-def _good(given: Any, reference: list[torch.Tensor], measured: list[torch.Tensor], tokens: list[int]) -> bool:
+def _good(given: Any, reference: list[torch.Tensor], measured: list[torch.Tensor], windows: list[list[int]]) -> bool:
     one, other = torch.cat([each[:-1] for each in reference]), torch.cat([each[:-1] for each in measured])
-    actual = torch.tensor([token for window in _windows(tokens) for token in window[1:]])[:, None]
+    actual = torch.tensor([token for window in windows for token in window[1:]])[:, None]
     divergence = float((one.exp() * (one - other)).sum(-1).mean())
     surprise = float((one.gather(1, actual) - other.gather(1, actual)).mean())
     agreement = float((one.argmax(-1) == other.argmax(-1)).float().mean())

@@ -34,8 +34,8 @@ class NumberedReader(ChunkReader):
         super().__init__()
         self._number = number
 
-    def _choice(self, choice: dict[str, Any]) -> dict[str, Any]:
-        return {**super()._choice(choice), "index": self._number}
+    def relayed(self, choice: dict[str, Any]) -> dict[str, Any]:
+        return {**super().relayed(choice), "index": self._number}
 
     def _learn(self, data: bytes, choices: list[dict[str, Any]]) -> None:
         return

@@ -18,7 +18,7 @@ from berth_gateway.meter import Counts
 RUNNING = (b',"timings":{', b',"usage":{')
 UNFINISHED = b'"finish_reason":null'
 FINISHED = b'"finish_reason":"'
-_CHOICE_KEYS = frozenset({"index", "delta", "text", "logprobs", "finish_reason"})
+CHOICE_KEYS = frozenset({"index", "delta", "text", "logprobs", "finish_reason"})
 
 
 class EngineFault(Exception):
@@ -128,7 +128,7 @@ class ChunkReader:
             choices = self._learned(data, len(self._prefix), len(data))
             if choices is not None:
                 return choices
-        return self._read_whole(data)
+        return self.read_whole(data)
 
     def read_framed(self, data: bytes) -> bytes | None:
         """As `read`, for bytes that are exactly one HTTP chunk with exactly one event of the learned form; else None.
@@ -185,7 +185,35 @@ class ChunkReader:
         elif figures.usage is not None:
             self._running_counts = figures.usage.counts() or self._running_counts
 
-    def _read_whole(self, data: bytes) -> bytes | None:
+    # Events of which another reader has read the like (`stream_form`). Both raise EngineFault before anything has changed
+
+    def began(self, prefix: bytes, fixed: bytes, figures: bytes, *, content: bool) -> None:
+        """The first event of a single choice. `figures`: behind what is fixed; a brace, if there are none."""
+        if len(figures) > 1:
+            self._take_running(_figures_of(figures))
+        self._seen.add(0)
+        self._lessons -= 1
+        self.pieces += content
+        self._prefix, self.fixed, self.framed = prefix, fixed, b"\r\ndata: " + prefix
+
+    def finished(self, figures: bytes, *, content: bool) -> None:
+        """The one that ends the choice."""
+        found = _figures_of(figures) if len(figures) > 1 else None
+        if self.last_running:
+            self.running()
+        if found is not None:
+            self._take_running(found)
+            if found.usage is not None:
+                self.final = found.usage.counts() or self.final
+        self._finished.add(0)
+        self.pieces += content
+
+    def follows(self, prefix: bytes, fixed: bytes) -> bool:
+        """Whether an event with this around its choices is one of this stream's."""
+        return prefix == self._prefix and fixed == self.fixed
+
+    def read_whole(self, data: bytes) -> bytes | None:
+        """As `read`, without a look at what was learned."""
         try:
             chunk = _decode_chunk(data)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -199,7 +227,7 @@ class ChunkReader:
             self.final = chunk.usage.counts() or self.final
         if not chunk.choices:
             return None
-        choices = [self._choice(c) for c in chunk.choices]
+        choices = [self.relayed(c) for c in chunk.choices]
         has_content = any(_has_content(c) for c in choices)
         self.pieces += has_content
         if self._lessons and not self._finished and (has_content or not self.fixed):
@@ -209,7 +237,8 @@ class ChunkReader:
     def _would_finish(self, choices: list[dict[str, Any]]) -> bool:
         return all(c.get("finish_reason") is not None for c in choices)
 
-    def _choice(self, choice: dict[str, Any]) -> dict[str, Any]:
+    def relayed(self, choice: dict[str, Any]) -> dict[str, Any]:
+        """What the client gets of a choice. Raises EngineFault."""
         index = choice.get("index", 0)
         if not isinstance(index, int):
             raise EngineFault
@@ -229,12 +258,12 @@ class ChunkReader:
                 choice = {**choice, "delta": {"role": "assistant", **(delta or {"content": ""})}}
             elif "role" in delta and delta.get("content", "") is None and len(delta) == 2:
                 choice = {**choice, "delta": {**delta, "content": ""}}
-        return {key: value for key, value in choice.items() if key in _CHOICE_KEYS}
+        return {key: value for key, value in choice.items() if key in CHOICE_KEYS}
 
     def _learn(self, data: bytes, choices: list[dict[str, Any]]) -> None:
         """Remembers the bytes around `choices`, if taking `choices` as it is would change nothing."""
         self._lessons -= 1
-        if any(not _CHOICE_KEYS.issuperset(choice) for choice in choices):
+        if any(not CHOICE_KEYS.issuperset(choice) for choice in choices):
             return
         raw = bytes(_decode_raw(data).choices)
         start = data.find(raw)
@@ -243,6 +272,13 @@ class ChunkReader:
         if raw.startswith(b"[") and data.endswith(b"}") and not any(mark in prefix for mark in RUNNING):
             self.framed = b"\r\ndata: " + prefix
             self._prefix, self.fixed = prefix, b"]" + (rest[: min(cuts)] if cuts else rest[:-1])
+
+
+def _figures_of(rest: bytes) -> _Figures:
+    try:
+        return _decode_figures(b"{" + rest[1:])
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        raise EngineFault from None
 
 
 def _has_content(choice: dict[str, Any]) -> bool:

@@ -10,18 +10,32 @@ within `choices`.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Protocol
 
-from berth_gateway.chunks import FINISHED, RUNNING, UNFINISHED, ChunkReader
+from berth_gateway.chunks import FINISHED, RUNNING, UNFINISHED
 from berth_gateway.framing import known_sizes
 
 Write = Callable[[bytes], None]
 
 _MOST = 4096  # bytes of an event in the narrow form
+_TWO_DIGITS = 245  # a chunk that is so large without a text has three with nearly every text
 _END = b"}\n\n\r\n"
-_SIZES = tuple(b"%x" % size for size in range(_MOST))
-_LINES = tuple(b"%x\r\n" % size for size in range(_MOST))
+SIZES = tuple(b"%x" % size for size in range(_MOST))
+LINES = tuple(b"%x\r\n" % size for size in range(_MOST))
 _RUNNING_STARTS = frozenset(mark[:9] for mark in RUNNING)
 _OPENINGS = (b'"delta":{"content":"', b'"text":"')
+
+
+class Counting(Protocol):
+    """Who is told of what went this way (`chunks.ChunkReader`)."""
+
+    framed: bytes
+    fixed: bytes
+    pieces: int
+    last_running: bytes
+
+    @property
+    def has_finished(self) -> bool: ...
 
 
 class Express:
@@ -31,72 +45,82 @@ class Express:
     """
 
     __slots__ = (
-        "_after",
         "_before",
         "_close",
-        "_cut",
         "_end",
         "_fixed",
         "_framed",
-        "_open",
-        "_opening",
-        "_reader",
         "_rest",
-        "_size",
-        "_tail",
         "_tried",
-        "_write",
+        "after",
+        "base",
+        "cut",
+        "less",
+        "most",
+        "open",
+        "opening",
+        "reader",
+        "rear",
+        "tail",
+        "write",
     )
 
-    def __init__(self, reader: ChunkReader, before: bytes, write: Write) -> None:
-        self._reader = reader
+    def __init__(self, reader: Counting, before: bytes, write: Write) -> None:
+        self.reader = reader
+        self.write = write
         self._before = before
-        self._size = len(before) + 3
-        self._write = write
         self._framed, self._fixed = reader.framed, reader.fixed
         self._end = self._fixed + _END
-        # The narrow form: what stands before the text and behind it, as the engine writes it and as the client gets it.
-        self._open = self._close = self._opening = self._after = self._tail = b""
-        self._cut = self._rest = 0
+        # The narrow form: what stands before the text and behind it, as the engine writes it (`open` behind the digits of the chunk's
+        # size, `tail` where no figures follow) and as the client gets it (`opening`, `after`).
+        self.open = self._close = self.opening = self.after = self.tail = b""
+        self._rest = 0
         self._tried = 4  # choices that are looked at for their narrow form
+        # How `Upstream.received` takes one chunk apart: where the text begins and, from the end, ends, what is not its payload, the
+        # first size that is too much, and how much larger the client's chunk is. Until the form is learned, no chunk looks so.
+        self.cut = self.rear = self.less = self.most = self.base = 0
+
+    @property
+    def around(self) -> tuple[bytes, bytes]:
+        """What stands around the text within `choices`."""
+        return self.open[len(self._framed) :], self.after[: -len(_END)]
+
+    def event(self, data: bytes) -> bytes | None:
+        """The client's event for exactly one chunk of the narrow form; None if it is none."""
+        kept: list[bytes] = []
+        write, self.write = self.write, kept.append
+        left = self._take_narrow(data) if self.open else data
+        self.write = write
+        return None if left or len(kept) != 1 else kept[0].partition(b"\r\n")[2][:-2]
 
     def take(self, data: bytes) -> bytes:
         """`data` begins between two chunks and two events."""
-        opening = self._open
+        opening = self.open
         if not opening:
             return self._take_wide(data)
-        # Slices are compared: startswith() and find() take thrice as long to read their arguments.
+        # A single chunk with figures behind it. Slices are compared: startswith() and find() take thrice as long to read their arguments.
         size, digits = len(data) - 6, 2
         if size > 255:
             size, digits = size - 1, 3
-        if not 15 < size < _MOST or data[: digits + self._cut] != _SIZES[size] + opening:
-            return self._take_several(data)
-        text, _, rest = data[digits + self._cut :].partition(b'"')
-        reader = self._reader
-        if rest != self._tail:
+        if 15 < size < self.most and data[: (cut := digits + len(opening))] == SIZES[size] + opening:
+            text, _, rest = data[cut:].partition(b'"')
             figures = rest[self._rest :]
-            if rest[: self._rest] != self._close or figures[-5:] != _END or figures.count(b"\n") != 3:
-                return self._take_several(data)
-            if figures[:9] not in _RUNNING_STARTS:
-                return self._take_several(data)
-            reader.last_running = figures[:-4]
-        # Line ends by their numbers: a test for b"\n" costs ten times as much, because it is first tried as a number.
-        if 10 in text or 13 in text:
-            return self._take_wide(data)
-        reader.pieces += 1
-        size = self._size + len(text)
-        line = _LINES[size] if size < _MOST else b"%x\r\n" % size
-        self._write(b"".join((line, self._opening, text, self._after)))
-        return b""
-
-    def _take_several(self, data: bytes) -> bytes:
+            if (
+                figures[:9] in _RUNNING_STARTS and rest[: self._rest] == self._close and figures[-5:] == _END
+                and figures.count(b"\n") == 3 and not (10 in text or 13 in text)
+            ):  # fmt: skip
+                reader = self.reader
+                reader.last_running = figures[:-4]
+                reader.pieces += 1
+                self.write(b"".join((LINES[size + self.base - len(figures) + 5], self.opening, text, self.after)))
+                return b""
         left = self._take_narrow(data)
         return self._take_wide(left) if left else left
 
     def _take_narrow(self, data: bytes) -> bytes:
         """Several chunks of the narrow form in one go: the client gets their events in one chunk."""
-        opening, cut, close, closes = self._open, self._cut, self._close, self._rest
-        before, after = self._opening, self._after[:-2]
+        opening, cut, close, closes = self.open, len(self.open), self._close, self._rest
+        before, after = self.opening, self.after[:-2]
         outs: list[bytes] = []
         running, at = b"", 0
         # Each piece but the last is a chunk without its end, if what it says of its size is right.
@@ -104,7 +128,7 @@ class Express:
             size, digits = len(piece) - 1, 2
             if size > 255:
                 size, digits = size - 1, 3
-            if not 15 < size < _MOST or piece[: digits + cut] != _SIZES[size] + opening:
+            if not 15 < size < _MOST or piece[: digits + cut] != SIZES[size] + opening:
                 break
             text, _, rest = piece[digits + cut :].partition(b'"')
             if rest != close:
@@ -118,10 +142,10 @@ class Express:
             at += len(piece) + len(_END)
         if outs:
             if running:
-                self._reader.last_running = running + b"}"
-            self._reader.pieces += len(outs) // 3
+                self.reader.last_running = running + b"}"
+            self.reader.pieces += len(outs) // 3
             payload = b"".join(outs)
-            self._write(b"%x\r\n%b\r\n" % (len(payload), payload))
+            self.write(b"%x\r\n%b\r\n" % (len(payload), payload))
         return data[at:] if at else data
 
     def _take_wide(self, data: bytes) -> bytes:
@@ -139,14 +163,14 @@ class Express:
             outs.append(out)
             at = end
         if outs:
-            self._write(outs[0] if len(outs) == 1 else b"".join(outs))
+            self.write(outs[0] if len(outs) == 1 else b"".join(outs))
         return data[at:] if at else data
 
     def _one(self, data: bytes, at: int) -> bytes | None:
         """What the client gets for one whole chunk whose size line ends at `at`; None if it has to go the long way."""
         if not data.startswith(self._framed, at):
             return None
-        reader = self._reader
+        reader = self.reader
         start = at + len(self._framed)
         if data.endswith(self._end):
             choices = data[start : 1 - len(self._end)]
@@ -176,10 +200,19 @@ class Express:
             if start < len(mark) or choices.count(b"{") != 1 + mark.count(b"{") or b"\\" in choices:
                 continue
             opening, closing = choices[:start], choices[end:]
-            if UNFINISHED in closing and closing.endswith(b"}]"):
-                self._tried = 0
-                self._open, self._opening = self._framed + opening, self._before + opening
-                self._close, self._after = closing[1:-1] + self._fixed, closing + _END
-                self._cut, self._rest, self._tail = len(self._open), len(self._close), self._close + _END
-                self._size = len(self._before) + len(choices) - (end - start) + 3
+            if (UNFINISHED in closing or UNFINISHED in opening) and closing.endswith(b"}]"):
+                self.narrow(opening, closing)
                 return
+
+    def narrow(self, opening: bytes, closing: bytes) -> None:
+        """What stands around the text within `choices`, from here on."""
+        self._tried = 0
+        self.open, self.opening = self._framed + opening, self._before + opening
+        self._close, self.after = closing[1:-1] + self._fixed, closing + _END
+        self._rest = len(self._close)
+        self.tail = b'"' + self._close + _END
+        least = len(self.open) + len(self.tail) - 4  # the size of a chunk without text
+        self.base = len(self._before) - len(self._framed) + 2 + 1 - len(self._fixed)
+        digits = 2 if least < _TWO_DIGITS else 3
+        self.cut, self.rear, self.less = digits + len(self.open), -len(self.tail), digits + 4
+        self.most = min(_MOST, _MOST - self.base)

@@ -5,13 +5,17 @@ from __future__ import annotations
 import msgspec
 
 from berth_gateway.choices import decode_answer
+from berth_gateway.express import Express
 from berth_gateway.fast_request import UsualRequest
 from berth_gateway.fast_stream import FastStream, within
+from berth_gateway.flat_stream import FlatStream
 from berth_gateway.grant import Grant
+from berth_gateway.head import HeadError
 from berth_gateway.meter import Counts
 from berth_gateway.records import event_id_of
 from berth_gateway.relay import Relay
-from berth_gateway.route import MAX_IDLE
+from berth_gateway.route import MAX_IDLE, Spot
+from berth_gateway.stream_form import learn
 from berth_gateway.target import Target
 from berth_gateway.upstream import Upstream
 from berth_gateway.usual import UNUSUAL
@@ -28,6 +32,7 @@ _STREAM_HEAD = (
     b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\ncontent-type: text/event-stream; charset=utf-8\r\n"
     b"cache-control: no-cache\r\nx-accel-buffering: no\r\nx-request-id: req_%b\r\n%bopenai-processing-ms: %%d\r\n\r\n"
 )
+_STREAM_HEAD_AT = _STREAM_HEAD.replace(b"%%d", b"%d")
 _encode = msgspec.json.Encoder().encode
 
 
@@ -41,6 +46,11 @@ class UsualAnswer(UsualRequest):
         grant, target, upstream, path, gateway = self._grant, self._target, self._upstream, self._path, self._gateway
         if grant is None or target is None or upstream is None:
             return None
+        flow = self._flow
+        if flow is not None:
+            if isinstance(flow, FlatStream):
+                flow.came(data)
+            return None
         if self._part:
             data, self._part = self._part + data, b""
         spot = target.spot
@@ -48,7 +58,7 @@ class UsualAnswer(UsualRequest):
         if grant.generation != path.generation or path.draining or self._ill or self._strikes:
             return self._hand_over(data)
         if self._stream:
-            return self._flow_on(grant, upstream, data)
+            return self._flow_on(grant, spot, upstream, data)
         if form is None:
             return self._hand_over(data)
         if len(data) == form.size and data[: form.head_size] == form.head:
@@ -112,18 +122,68 @@ class UsualAnswer(UsualRequest):
             path.later()
         return None
 
-    def _flow_on(self, grant: Grant, upstream: Upstream, data: bytes) -> None:
+    def _flow_on(self, grant: Grant, spot: Spot, upstream: Upstream, data: bytes) -> None:
         """The answer is a stream, and here is its beginning."""
         wire = self._client.wire
         if wire is None:
             return
         before = grant.before % (self.request_id, int(self._wall))
-        head = _STREAM_HEAD % (self.request_id, self._limit_lines())
-        relay = Relay.streaming(before, include_usage=self._shown is True)
-        flow = self._flow = FastStream(self, upstream, wire, relay, head, self._started)
+        form = spot.stream
+        if form is not None:
+            head = form.head
+            if data[: len(head)] != head:
+                try:
+                    head = upstream.stream_head(data)
+                except HeadError:
+                    head = b""
+                if head:
+                    form.head = head
+            if head:
+                flat = self._flow = FlatStream(self, upstream, wire, form, before, self._started)
+                flat.came(data[len(head) :])
+                return
+        relay = Relay.streaming(before, include_usage=self.shows)
+        relay.lesson = self.lesson()
+        flow = self._flow = FastStream(self, upstream, wire, relay, self.stream_head(None), self._started)
         upstream.fast = None
         upstream.continues(flow)
         upstream.received(data)
+
+    @property
+    def shows(self) -> bool:
+        """Whether a client that streams sees the usage."""
+        return self._shown is True
+
+    def stream_head(self, seconds: float | None) -> bytes:
+        """The head of a stream that took so long to begin; None: with `%d` in the place of the milliseconds."""
+        if seconds is None:
+            return _STREAM_HEAD % (self.request_id, self._limit_lines())
+        return _STREAM_HEAD_AT % (self.request_id, self._limit_lines(), int(seconds * 1000))
+
+    def lesson(self) -> list[bytes] | None:
+        """Where to note the events of a stream that is of another form than is known, to learn from them; each second time as rarely."""
+        target = self._target
+        if target is None:
+            return None
+        spot = target.spot
+        spot.misses += 1
+        return None if spot.misses & (spot.misses - 1) else []
+
+    def teach(self, events: list[bytes], express: Express | None) -> None:
+        """A stream whose events were noted has ended well."""
+        target, upstream = self._target, self._upstream
+        if target is not None and upstream is not None:
+            form = learn(upstream.last_head, events, express)
+            if form is not None:
+                target.spot.stream, target.spot.misses = form, 0
+
+    def thaw(self) -> Upstream:
+        """A stream of a known form goes on as one that is read."""
+        flow, upstream = self._flow, self._upstream
+        if not isinstance(flow, FlatStream) or upstream is None:
+            raise RuntimeError("nothing flows here")
+        self._flow = flow.thawed()
+        return upstream
 
     def finish(self, counts: Counts, first: float | None, data: bytes) -> bool:
         """The stream has ended well, with these figures: `data` are its last bytes. False if that has to be looked at."""
@@ -134,8 +194,9 @@ class UsualAnswer(UsualRequest):
             return False
         now = path.now()
         self._settle(grant, target, counts.prompt, counts.cached, counts.completion, counts.reasoning, now, first, data)
-        self._flow = None
-        path.open_records.pop(event_id_of(self.request_id).encode(), None)  # what it had come to
+        flow, self._flow = self._flow, None
+        if flow is not None and flow.told:
+            path.open_records.pop(event_id_of(self.request_id).encode(), None)  # what it had come to
         upstream.release()
         if self._crowds:
             gateway.places.freed(grant.deployment_id)

@@ -14,6 +14,7 @@ from berth_gateway.endpoint import Prepared
 from berth_gateway.exchange import Exchange
 from berth_gateway.fast_path import FastPath
 from berth_gateway.fast_stream import FastStream
+from berth_gateway.flat_stream import FlatStream
 from berth_gateway.grant import Grant
 from berth_gateway.limits import Permit
 from berth_gateway.pools import Kind
@@ -80,7 +81,7 @@ class UsualRequest:
         self._message = self.request_id = self._created = b""
         self._stream = False
         self._shown: Any = UNSET  # whether a client that streams wants to see the usage
-        self._flow: FastStream | None = None
+        self._flow: FastStream | FlatStream | None = None
         # x-ratelimit-*: what is left of requests and of tokens, for the form to say; otherwise the lines
         self._told: tuple[int, int] | None = None
         self._form_told = self._lines = b""
@@ -107,6 +108,8 @@ class UsualRequest:
         gateway.spool.open_records.setdefault(event_id, record)
         exchange = Exchange(gateway, client, facts, permit)
         flow, self._flow = self._flow, None
+        if isinstance(flow, FlatStream):
+            flow = flow.thawed()
         upstream.fast = None
         exchange.take_over(target.replica, upstream if attached else None, flow)
         self._running.discard(self)
@@ -225,9 +228,9 @@ class UsualRequest:
     def progress(self) -> UsageEvent | None:
         """The event as it would be if the gateway died now; None when nothing has changed since the last."""
         flow, grant = self._flow, self._grant
-        if flow is None or grant is None or flow.relay.reader.pieces == flow.told:
+        if flow is None or grant is None or flow.reader.pieces == flow.told:
             return None
-        reader = flow.relay.reader
+        reader = flow.reader
         flow.told = reader.pieces
         facts, status = self._facts(grant), 200 if flow.committed else 503
         seconds = self._path.now() - self._started

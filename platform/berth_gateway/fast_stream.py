@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from berth_gateway.chunks import ChunkReader
 from berth_gateway.express import Express
 from berth_gateway.framing import LAST_CHUNK, chunk
 from berth_gateway.head import ResponseHead
@@ -57,6 +58,10 @@ class FastStream:
         self.last_write = started
         self.looked_at = self.told = 0
 
+    @property
+    def reader(self) -> ChunkReader:
+        return self.relay.reader
+
     # From the replica
 
     def answered(self, head: ResponseHead) -> None:
@@ -99,12 +104,12 @@ class FastStream:
     def _end(self, out: list[bytes]) -> bool:
         """[DONE]: whether the figures are such that they need not be looked at further; if so, it is accounted for and sent."""
         reader = self.relay.reader
-        final, running = reader.final, reader.running()
-        if final is None or not reader.complete or final.completion < reader.pieces:
-            return False
-        if running is not None and running.completion * 1.02 + 1 < final.completion:
+        final = reader.final
+        if final is None or not is_plausible(reader, final):
             return False
         first = self._owner.now() - self._started if self.first is None and reader.pieces else self.first
+        if self.relay.lesson is not None:
+            self._owner.teach(self.relay.lesson, self.express)
         data = b"".join([*self.held, *out, self.relay.last_events(final)])
         data = chunk(data) + LAST_CHUNK
         if not self.committed:
@@ -125,6 +130,14 @@ class FastStream:
         pieces = self.relay.reader.pieces
         if pieces != self.looked_at:
             self.looked_at, self.last_write = pieces, now
+
+
+def is_plausible(reader: ChunkReader, final: Counts) -> bool:
+    """Whether an answer is whole and its engine's figures need not be looked at further."""
+    running = reader.running()
+    if not reader.complete or final.completion < reader.pieces:
+        return False
+    return running is None or running.completion * 1.02 + 1 >= final.completion
 
 
 def within(counts: Counts, prompt: int, completion: int) -> bool:

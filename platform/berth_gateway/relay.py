@@ -13,6 +13,7 @@ from berth_gateway.chunks import ChunkReader, EngineFault
 from berth_gateway.errors import Refusal
 from berth_gateway.meter import Counts
 from berth_gateway.sse import EventSplitter, EventTooLarge
+from berth_gateway.stream_form import MOST_EVENTS
 
 EVENT_STREAM = b"text/event-stream"
 DONE = b"data: [DONE]\n\n"
@@ -70,6 +71,7 @@ class Relay:
         "_object",
         "_splitter",
         "answer_id",
+        "lesson",
         "media",
         "reader",
     )
@@ -96,6 +98,9 @@ class Relay:
         self._splitter = EventSplitter()
         self._before = before
         self._include_usage = include_usage
+        self.lesson: list[bytes] | None = (
+            None  # events that were read, where somebody wants to learn from them (`stream_form`)
+        )
 
     @classmethod
     def streaming(cls, before: bytes, *, include_usage: bool) -> Relay:
@@ -110,6 +115,11 @@ class Relay:
             return self._events(self._splitter.feed(data))
         except EventTooLarge:
             return Relayed(fault=True)
+
+    def goes_on(self, reader: ChunkReader) -> None:
+        """Behind whole events that this reader has taken."""
+        self.reader = reader
+        self._splitter.goes_on()
 
     @property
     def before(self) -> bytes:
@@ -151,6 +161,8 @@ class Relay:
                     relayed.fault = not reader.complete
                     break
                 choices = reader.read(data)
+                if self.lesson is not None and len(self.lesson) <= MOST_EVENTS:
+                    self.lesson.append(data)
                 if choices is None:
                     continue
                 if aggregate is not None:

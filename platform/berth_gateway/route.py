@@ -9,6 +9,7 @@ from berth_gateway import affinity
 from berth_gateway.contract import Replica, RevisionWeight, Route
 from berth_gateway.form import Form
 from berth_gateway.health import Health
+from berth_gateway.stream_form import StreamForm
 
 MAX_IDLE = 256  # kept connections to one replica
 UNBOUNDED = 1 << 62
@@ -29,10 +30,10 @@ def address(replica: Replica) -> Address:
 
 class Spot:
     """What is known of one running replica: requests in flight to it, the most that this process may have there (`slots`), idle
-    connections, the last used on top, and the form of its last good answer's head (`form.Form`), which the next will have but for
-    the length."""
+    connections, the last used on top, the form of its last good answer's head (`form.Form`), which the next will have but for
+    the length, and the form of its streams (`stream_form`), with the number of those since that had another."""
 
-    __slots__ = ("form", "idle", "in_flight", "most", "where")
+    __slots__ = ("form", "idle", "in_flight", "misses", "most", "stream", "where")
 
     def __init__(self, where: Address) -> None:
         self.where = where
@@ -40,6 +41,8 @@ class Spot:
         self.most = UNBOUNDED
         self.idle: list[Any] = []  # Pooled; nearly always an Upstream
         self.form: Form | None = None
+        self.stream: StreamForm | None = None
+        self.misses = 0
 
 
 class Router:

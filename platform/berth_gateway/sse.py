@@ -41,6 +41,10 @@ class EventSplitter:
             return out
         return self._feed_slowly(data)
 
+    def goes_on(self) -> None:
+        """Whole events have come already."""
+        self._begun = True
+
     @property
     def between_events(self) -> bool:
         """Nothing of an event has come yet."""

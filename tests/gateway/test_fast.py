@@ -144,7 +144,7 @@ class Way:
         loads, _ = gateway.loads.take()
         return {
             "engine": [IDS.sub(b"ID", each.wire.out) for each in core.dialled],
-            "client": [IDS.sub(b"ID", wire.out) for _, wire in self.clients],
+            "client": [IDS.sub(b"ID", as_read(wire.out)) for _, wire in self.clients],
             "closed": [(wire.open, wire.paused) for _, wire in self.clients],
             "events": [msgspec.structs.replace(each, event_id="") for each in core.events],
             "pools": pools,
@@ -154,6 +154,30 @@ class Way:
             "metrics": gateway.metrics(),
             "log": sorted(lines, key=str),
         }
+
+
+def as_read(data: bytes) -> bytes:
+    """What a client reads: which events share a chunk is all the same to it."""
+    out = []
+    while data:
+        head, mark, data = data.partition(b"\r\n\r\n")
+        out.append(head + mark)
+        if b"transfer-encoding: chunked" not in head:
+            length = int(head.lower().partition(b"content-length: ")[2].partition(b"\r\n")[0] or 0)
+            out.append(data[:length])
+            data = data[length:]
+            continue
+        while data:
+            size, mark, data = data.partition(b"\r\n")
+            assert mark and 0 <= int(size, 16) <= len(data) - 2, "half a chunk"
+            chunk, data = data[: int(size, 16)], data[int(size, 16) :]
+            assert data[:2] == b"\r\n"
+            out.append(chunk)
+            data = data[2:]
+            if not chunk:
+                out.append(b"END")
+                break
+    return b"".join(out)
 
 
 def whole(words: int, cached: int | None = None, prompt: int = 11, **more: Any) -> bytes:

@@ -277,6 +277,28 @@ def test_a_busy_server_is_asked_again_and_one_that_stays_busy_is_said(
         listed(client)
 
 
+def test_writers_that_get_in_the_way_are_outwaited_and_another_object_is_left_alone(server: ApiServer) -> None:
+    client = client_of(str(server.kubeconfig()))
+    made = client.apply(CONFIG_MAP, NAMESPACE, {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "one"}})
+    busy = [2]
+
+    def before(method: str, path: str) -> None:
+        if method == "PATCH" and busy[0]:
+            busy[0] -= 1
+            told = 'Operation cannot be fulfilled on configmaps "one": the object has been modified'
+            raise Failure(409, "Conflict", told)
+
+    server.before = before
+    changed = client.merge(CONFIG_MAP, NAMESPACE, "one", {"metadata": {"annotations": {"a": "1"}}})
+    assert changed is not None
+    assert changed["metadata"]["annotations"]["a"] == "1"
+    patch = {"metadata": {"uid": "of-another", "annotations": {"a": "2"}}}
+    assert client.merge(CONFIG_MAP, NAMESPACE, "one", patch) is None
+    now = client.get(CONFIG_MAP, NAMESPACE, "one")
+    assert now is not None
+    assert (now["metadata"]["uid"], now["metadata"]["annotations"]["a"]) == (made["metadata"]["uid"], "1")
+
+
 def test_refusals_say_which_field_and_not_what_was_in_it(server: ApiServer) -> None:
     client = client_of(str(server.kubeconfig()))
     body = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "x", "labels": {"k": "SECRET" * 20}}}

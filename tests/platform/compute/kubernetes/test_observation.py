@@ -290,3 +290,39 @@ def test_only_a_pod_long_past_its_time_has_outlived_it() -> None:
     ending["metadata"]["deletionTimestamp"] = timestamp(NOW)
     assert not outlived(ending, NOW + 10)
     assert outlived(ending, NOW + 60)
+
+
+def test_a_container_that_somebody_put_beside_it_changes_nothing() -> None:
+    """A mesh's proxy runs on after the replica, so that its pod never says that it has ended."""
+    beside = {"name": "proxy", "state": {"running": {"startedAt": timestamp(NOW - 80)}}}
+    word = json.dumps({"phase": "failed", "reason": "checksum_mismatch", "message": "A file is not what it should be."})
+    over = {"terminated": {"exitCode": 1, "reason": "Error", "message": word, "finishedAt": timestamp(NOW - 1)}}
+    both = pod(containerStatuses=[beside, {"name": "runtime", "state": over}])
+    seen = observed(Sight(record(), both, None, None), MADE, NOW)
+    assert (seen.alive, seen.phase, seen.reason) == (False, Phase.FAILED, "checksum_mismatch")
+    killed = {"name": "proxy", "state": {"terminated": {"exitCode": 137, "reason": "OOMKilled"}}}
+    running = pod(
+        containerStatuses=[killed, {"name": "runtime", "state": {"running": {"startedAt": timestamp(NOW - 80)}}}]
+    )
+    seen = observed(Sight(record(), running, None, None), MADE, NOW)
+    assert (seen.alive, seen.reason) == (True, None)
+    short = {
+        "type": "PodScheduled",
+        "status": "False",
+        "reason": "Unschedulable",
+        "message": "0/3 nodes: 3 Insufficient memory.",
+    }
+    waits = pod("Pending", conditions=[short], containerStatuses=[])
+    waits["spec"]["containers"] = [
+        {"name": "proxy", "resources": {"requests": {"memory": "64Mi"}}},
+        {**waits["spec"]["containers"][0], "name": "runtime"},
+    ]
+    assert "9000Mi" in str(observed(Sight(record(), waits, None, None), MADE, NOW).message)
+
+
+def test_a_pod_that_never_had_a_node_and_is_kept_by_a_finalizer_has_ended() -> None:
+    kept = pod("Pending", containerStatuses=[])
+    del kept["spec"]["nodeName"]
+    kept["metadata"] |= {"deletionTimestamp": timestamp(NOW - 1), "finalizers": ["example.org/queue"]}
+    seen = observed(Sight(record(**{names.STOP_AT: str(NOW - 1)}), kept, None, None), MADE, NOW)
+    assert (seen.alive, seen.phase) == (False, Phase.STOPPED)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -119,17 +120,101 @@ def test_a_quota_that_is_used_up_is_no_capacity(world: World, spec: LaunchSpec) 
 
 
 @pytest.mark.threat("E3")
-def test_admission_that_refuses_a_pod_is_said_without_its_words(world: World, spec: LaunchSpec) -> None:
-    def webhook(before: Json | None, after: Json) -> None:
-        if after["kind"] == "Pod":
-            raise Failure(
-                403, "Forbidden", 'admission webhook "x" denied the request: image SECRET-REGISTRY is not signed'
-            )
-
-    world.api.hooks.append(webhook)
-    with pytest.raises(ProviderError, match="admission policy") as refused:
+@pytest.mark.parametrize(
+    ("failure", "told"),
+    [
+        (
+            Failure(403, "Forbidden", 'admission webhook "x" denied the request: SECRET is not signed'),
+            "admission policy",
+        ),
+        (Failure(400, "BadRequest", 'admission webhook "x" denied the request: SECRET'), "admission policy"),
+        (
+            Failure(
+                422,
+                "Invalid",
+                "pods \"r\" is forbidden: ValidatingAdmissionPolicy 'p' with binding 'b' denied request: SECRET",
+            ),
+            "admission policy",
+        ),
+        (
+            Failure(403, "Forbidden", 'pods "r" is forbidden: failed quota: q: must specify limits.SECRET'),
+            "admission policy",
+        ),
+        (
+            Failure(
+                403,
+                "Forbidden",
+                'pods "r" is forbidden: maximum memory usage per Container is 1Gi, but limit is SECRET',
+            ),
+            "admission policy",
+        ),
+    ],
+)
+def test_admission_that_refuses_a_pod_is_said_without_its_words(
+    world: World, spec: LaunchSpec, failure: Failure, told: str
+) -> None:
+    world.api.hooks.append(on_pods(failure))
+    with pytest.raises(ProviderError, match=told) as refused:
         world.provider().start(spec, SECRET)
     assert "SECRET" not in str(refused.value)
+    assert not isinstance(refused.value, ProviderUnavailable | NoCapacity)
+
+
+def on_pods(failure: Failure) -> Callable[[Json | None, Json], None]:
+    def hook(before: Json | None, after: Json) -> None:
+        if after["kind"] == "Pod" and before is None:
+            raise failure
+
+    return hook
+
+
+@pytest.mark.parametrize(
+    ("failure", "told"),
+    [
+        (
+            Failure(403, "Forbidden", 'pods is forbidden: User "berth" cannot create resource "pods" in API group ""'),
+            "its role",
+        ),
+        (
+            Failure(
+                403,
+                "Forbidden",
+                'pods "r" is forbidden: unable to create new content in namespace x because it is being terminated',
+            ),
+            "being deleted",
+        ),
+        (
+            Failure(500, "InternalError", 'Internal error occurred: failed calling webhook "x": SECRET'),
+            "cannot answer now",
+        ),
+    ],
+)
+def test_what_only_an_operator_can_mend_is_no_failure_of_the_deployment(
+    world: World, spec: LaunchSpec, failure: Failure, told: str
+) -> None:
+    hook = on_pods(failure)
+    world.api.hooks.append(hook)
+    provider = world.provider()
+    with pytest.raises(ProviderUnavailable, match=told) as refused:
+        provider.start(spec, SECRET)
+    assert "SECRET" not in str(refused.value)
+    world.api.hooks.remove(hook)
+    provider.start(spec, SECRET)
+    assert world.pod(spec.replica)
+
+
+def test_a_cluster_without_groups_says_what_is_missing(world: World, spec: LaunchSpec) -> None:
+    def absent(method: str, path: str) -> None:
+        if "leaderworkersets" in path:
+            raise Failure(404, "NotFound", "the server could not find the requested resource")
+
+    world.server.before = absent
+    tier = {"key": "wide", "cores": 2, "memory_gib": 4, "node_selector": {"pool": "cpu"}, "max_nodes_per_replica": 2}
+    world.kubelet.add_node("node-1", labels={"pool": "cpu"})
+    provider = world.provider(tier=[tier])
+    eventually(lambda: len(provider._nodes.all() if provider._nodes else []) == 2, "the nodes are seen")
+    with pytest.raises(ProviderError, match="LeaderWorkerSet"):
+        provider.start(msgspec.structs.replace(spec, nodes=2), SECRET)
 
 
 @pytest.mark.threat("E3")
@@ -300,13 +385,15 @@ def test_a_replica_over_several_nodes_is_a_group_and_its_leader_speaks_for_it(wo
     world.kubelet.add_node("node-1", labels={"pool": "cpu"})
     eventually(lambda: len(provider._nodes.all() if provider._nodes else []) == 2, "the node is seen")
     provider.start(msgspec.structs.replace(spec, nodes=2), SECRET)
+    expected = ["r-dep-1-3-0-0-0", "r-dep-1-3-0-0-0-1"]
+    eventually(lambda: [p["metadata"]["name"] for p in world.api.store.all("pods")] == expected, "the group is made")
+    told(provider, spec, "unsupported_option")
+    # What has ended for good is not started again and again, and holds no node; why it ended is still known.
+    eventually(lambda: world.api.store.all("pods") == world.api.store.all("leaderworkersets") == [], "all is gone")
     refused = told(provider, spec, "unsupported_option")
     assert (refused.alive, refused.phase) == (False, Phase.FAILED)
     assert "cannot span nodes" in (refused.message or "")
-    names_of_pods = [pod["metadata"]["name"] for pod in world.api.store.all("pods")]
-    assert names_of_pods == ["r-dep-1-3-0-0-0", "r-dep-1-3-0-0-0-1"]
     provider.forget(spec.replica)
-    eventually(lambda: world.api.store.all("pods") == world.api.store.all("leaderworkersets") == [], "all is gone")
     assert provider.observe_all() == []
 
 

@@ -64,14 +64,18 @@ class ApiClient:
         return self._json("PATCH", path, query, body, "application/apply-patch+yaml")
 
     def merge(self, kind: Kind, namespace: str, name: str, patch: Json) -> Json | None:
-        """Changes single fields of an object that exists; None if there is none."""
+        """Changes single fields of an object that exists; None if there is none, or another than the patch's uid. The server itself
+        tries again where others write too, but only a few times."""
         query = {"fieldManager": FIELD_MANAGER}
-        try:
-            return self._json("PATCH", kind.path(namespace, name), query, patch, "application/merge-patch+json")
-        except Refusal as refused:
-            if refused.not_found:
-                return None
-            raise
+        for attempt in range(_TRIES):
+            try:
+                return self._json("PATCH", kind.path(namespace, name), query, patch, "application/merge-patch+json")
+            except Refusal as refused:
+                if refused.not_found or refused.not_the_same:
+                    return None
+                if not refused.conflict or attempt == _TRIES - 1:
+                    raise
+        raise AssertionError("unreachable")
 
     def delete(
         self, kind: Kind, namespace: str, name: str, *, grace: int | None = None, uid: str | None = None

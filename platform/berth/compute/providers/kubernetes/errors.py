@@ -3,10 +3,20 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Final
 
 from berth.compute.provider import ProviderError, ProviderUnavailable
+
+_POLICIES: Final = (
+    "violates PodSecurity",
+    "denied the request",  # a webhook, in the words of the API server
+    "denied request",  # a ValidatingAdmissionPolicy
+    "failed quota",  # one that wants limits to be named
+    "usage per",  # a LimitRange
+)
+_NO_RIGHT: Final = re.compile(r'is forbidden: User ".*" cannot ')
 
 
 class Refusal(ProviderError):
@@ -39,8 +49,22 @@ class Refusal(ProviderError):
 
     @property
     def against_policy(self) -> bool:
-        """Pod security or another admission policy says no."""
-        return self.code == 403 and ("violates PodSecurity" in self.message or "denied" in self.message)
+        """Pod security, a limit range, a policy or a webhook says no: each with a status code of its own choice."""
+        return 400 <= self.code < 500 and any(words in self.message for words in _POLICIES)
+
+    @property
+    def not_permitted(self) -> bool:
+        """Our account may not do this."""
+        return self.code == 403 and _NO_RIGHT.search(self.message) is not None
+
+    @property
+    def namespace_ending(self) -> bool:
+        return self.code == 403 and "because it is being terminated" in self.message
+
+    @property
+    def not_the_same(self) -> bool:
+        """There is another object of this name than the one that was meant."""
+        return self.conflict and "Precondition failed" in self.message
 
 
 def refusal(code: int, body: bytes, cluster: str) -> Refusal | ProviderUnavailable:

@@ -13,7 +13,7 @@ from berth.compute.provider import ProviderError
 from berth.compute.providers.kubernetes import names, reasons
 from berth.compute.providers.kubernetes.client import ApiClient
 from berth.compute.providers.kubernetes.journal import last_status
-from berth.compute.providers.kubernetes.pod import CONTAINER
+from berth.compute.providers.kubernetes.reasons import CONTAINER
 
 Json = dict[str, Any]
 

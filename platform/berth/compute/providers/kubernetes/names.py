@@ -67,10 +67,15 @@ def labels_of(spec: LaunchSpec) -> dict[str, str]:
     }
 
 
+def is_group(record: Mapping[str, Any]) -> bool:
+    """Whether a replica has several pods, by its record."""
+    return bool(record["metadata"]["labels"].get(NODES, "1") != "1")
+
+
 def pod_of(record: Mapping[str, Any]) -> str:
     """The name of the pod that serves for a replica, by its record: of a group it is the leader's."""
     name = str(record["metadata"]["name"])
-    return name if record["metadata"]["labels"].get(NODES, "1") == "1" else f"{name}-0"
+    return f"{name}-0" if is_group(record) else name
 
 
 def selector(labels: Mapping[str, str]) -> str:

@@ -63,6 +63,10 @@ def over(sight: Sight) -> bool:
     pod = sight.pod or {}
     if pod.get("status", {}).get("phase") in ("Succeeded", "Failed") or reasons.node_lost(pod, sight.node) is not None:
         return True
+    if pod and "deletionTimestamp" in pod["metadata"] and not pod["spec"].get("nodeName"):
+        return True  # no node ever gets it; only somebody's finalizer keeps it
+    if "terminated" in reasons.ours(pod).get("state", {}):
+        return True  # also where a container that somebody put beside it runs on
     return any(map(reasons.is_looping, reasons.container_statuses(pod)))
 
 
@@ -133,7 +137,7 @@ def _ended(seen: ObservedReplica, sight: Sight, *, stop_ordered: bool) -> Observ
 
 def _last_words(pod: Json, told: ReplicaStatus | None) -> tuple[str | None, str | None, str | None]:
     """Phase, reason and message of the end: the termination message, else the last status if it was a final one."""
-    for each in reasons.container_statuses(pod):
+    for each in (reasons.ours(pod), *reasons.container_statuses(pod)):
         word = last_word(reasons.end_of(each).get("message") or "")
         if word[0] in (Phase.STOPPED, Phase.FAILED) or word[1]:
             return word
@@ -205,11 +209,11 @@ def _said(seen: ObservedReplica, told: ReplicaStatus | None) -> ObservedReplica:
 
 
 def _running(pod: Json) -> bool:
-    return any("running" in each.get("state", {}) for each in reasons.container_statuses(pod))
+    return "running" in reasons.ours(pod).get("state", {})
 
 
 def _began(pod: Json) -> float:
-    for each in reasons.container_statuses(pod):
+    for each in (reasons.ours(pod), *reasons.container_statuses(pod)):
         state = each.get("state", {})
         began = (state.get("running") or {}).get("startedAt") or reasons.end_of(each).get("finishedAt")
         if began:

@@ -12,6 +12,7 @@ from berth.compute.providers.kubernetes import names
 from berth.compute.providers.kubernetes.clusters import Cluster, NodeTier
 from berth.compute.providers.kubernetes.kinds import POD
 from berth.compute.providers.kubernetes.quantities import mebibytes
+from berth.compute.providers.kubernetes.reasons import CONTAINER
 from berth.compute.providers.kubernetes.resources import (
     SHARED_MEMORY_BYTES,
     STATE_BYTES,
@@ -23,7 +24,6 @@ from berth.compute.providers.kubernetes.secret import SPEC_KEY, TOKEN_KEY
 
 Json = dict[str, Any]
 
-CONTAINER: Final = "runtime"
 USER: Final = 65532
 END_SECONDS: Final = 15  # beyond the drain time, for the engine to end
 _READY_SECONDS: Final = 2  # between two looks at readiness

@@ -30,9 +30,11 @@ from berth.compute.providers.kubernetes.journal import log_lines
 from berth.compute.providers.kubernetes.kinds import CONFIG_MAP, NODE, POD
 from berth.compute.providers.kubernetes.mirror import Mirror
 from berth.compute.providers.kubernetes.observation import Sight, observed, over
-from berth.compute.providers.kubernetes.pod import CONTAINER, END_SECONDS, told_spec
+from berth.compute.providers.kubernetes.pod import END_SECONDS, told_spec
+from berth.compute.providers.kubernetes.reasons import CONTAINER
 from berth.compute.providers.kubernetes.record import without_data
 from berth.compute.providers.kubernetes.resources import Take, take_of
+from berth.compute.providers.kubernetes.starting import as_start_error
 from berth.compute.providers.kubernetes.tending import Tender
 from berth.compute.providers.kubernetes.writing import Writer
 
@@ -106,7 +108,7 @@ class ClusterProvider:
             self._records.put(without_data(record))
             pod = self._writer.workload(told, secret, tier, take, record)
         except Refusal as refused:
-            raise _as_start_error(refused) from None
+            raise as_start_error(refused, self.cluster, group=spec.nodes > 1) from None
         if pod is not None:
             self._pods.put(pod)
         self._keep_budget(spec.deployment_id, spec.org_id)
@@ -164,7 +166,10 @@ class ClusterProvider:
         seen = []
         for sight in self._sights(records):
             record = self._tender.tend(sight, now) or sight.record
-            seen.append(observed(msgspec.structs.replace(sight, record=record), self.cluster, now))
+            replica = observed(msgspec.structs.replace(sight, record=record), self.cluster, now)
+            if sight.pod is not None and not replica.alive and names.is_group(record):
+                self._tender.end_group(record, sight.pod, replica)
+            seen.append(replica)
         return sorted(seen, key=lambda replica: replica.name)
 
     def _sights(self, records: Iterable[Json], *, hear: bool = True) -> list[Sight]:
@@ -261,16 +266,6 @@ class ClusterProvider:
         if not name or self._nodes is None:
             return None
         return next((node for node in self._nodes.all() if node["metadata"]["name"] == name), None)
-
-
-def _as_start_error(refused: Refusal) -> ProviderError:
-    if refused.over_quota:
-        return NoCapacity("The namespace's quota is used up. Stop another deployment or ask your operator for more.")
-    if refused.against_policy:
-        return ProviderError(
-            "The cluster's admission policy refuses the replica's pod. Ask your operator to look at it."
-        )
-    return refused
 
 
 def _deployment(record: Json) -> str:

@@ -15,6 +15,7 @@ from berth.compute.providers.kubernetes.clusters import NodeTier
 
 Json = Mapping[str, Any]
 
+CONTAINER: Final = "runtime"
 _IMAGE: Final = frozenset(
     {
         "ErrImagePull",
@@ -84,13 +85,12 @@ def ended(pod: Json) -> Why | None:
         return Why(
             "node_refused", f"The node took the replica and then had no room for it ({reason}). It is started again."
         )
-    for each in container_statuses(pod):
-        if end_of(each).get("reason") == "OOMKilled":
-            return Why(
-                "out_of_memory",
-                "The replica took more memory than its pod may have, and the kernel ended it. "
-                "Deploy with fewer slots, a shorter context or a larger tier.",
-            )
+    if end_of(ours(pod)).get("reason") == "OOMKilled":
+        return Why(
+            "out_of_memory",
+            "The replica took more memory than its pod may have, and the kernel ended it. "
+            "Deploy with fewer slots, a shorter context or a larger tier.",
+        )
     return disrupted(pod)
 
 
@@ -155,6 +155,13 @@ def end_of(container: Json) -> dict[str, Any]:
     return found
 
 
+def ours(pod: Json) -> dict[str, Any]:
+    """The status of the container with the runtime, whatever a cluster's webhook put beside it; empty before there is one."""
+    named = [each for each in container_statuses(pod) if each.get("name") == CONTAINER]
+    unnamed = [each for each in container_statuses(pod) if "name" not in each]
+    return next(iter(named or unnamed), {})
+
+
 def container_statuses(pod: Json) -> list[dict[str, Any]]:
     status = pod.get("status", {})
     return [*(status.get("initContainerStatuses") or []), *(status.get("containerStatuses") or [])]
@@ -166,7 +173,9 @@ def _no_room(message: str, pod: Json, tier: NodeTier | None, pending: int) -> st
     if nodes and nodes.group(1) == "0":
         return f"The cluster has no nodes. {pending} pending."
     short = {resource for _, resource in _SHORT_OF.findall(message)}
-    asked = pod["spec"]["containers"][0].get("resources", {}).get("requests", {})
+    containers = pod["spec"]["containers"]
+    mine = next((each for each in containers if each.get("name") == CONTAINER), containers[0])
+    asked = mine.get("resources", {}).get("requests", {})
     name = (tier.gpu or "GPU").upper() if tier else "GPU"
     if tier and tier.gpu_resource in short:
         return f"No node has {asked.get(tier.gpu_resource, '1')} free {name}; {pending} pending."

@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 
+from berth.compute.provider import ObservedReplica
 from berth.compute.providers.kubernetes import names, reasons
 from berth.compute.providers.kubernetes.mirror import Mirror
 from berth.compute.providers.kubernetes.observation import Sight, outlived, stuck_for_good, why_departed
@@ -44,6 +45,12 @@ class Tender:
         if taken is not None and not {names.STOP_AT, names.END} & (record["metadata"].get("annotations") or {}).keys():
             return self._note_end(record, taken)
         return None
+
+    def end_group(self, record: Json, pod: Json, seen: ObservedReplica) -> None:
+        """Of one that has ended: its pods would be started again and again, and hold their nodes, for a replica that is given up."""
+        if not {names.STOP_AT, names.END} & (record["metadata"].get("annotations") or {}).keys():
+            self._note_end(record, reasons.Why(seen.reason or "agent_lost", seen.message or ""))
+        self._writer.remove_workload(record, pod, grace=0)
 
     def _note_end(self, record: Json, why: reasons.Why) -> Json | None:
         """Kept on the record, because the pod will be gone when somebody asks."""

@@ -15,6 +15,7 @@ from berth.catalog.conversion.twins import refusals
 from berth.catalog.facts import artefact_facts, model_facts
 from berth.catalog.models import Artefact, ModelVersion
 from berth.compute.provider import Offer, Provider, ProviderError
+from berth.compute.providers import machine
 from berth.compute.registry import default_provider
 from berth.deployments.adapters import engines_of
 from berth.deployments.corrections import factors
@@ -22,7 +23,7 @@ from berth.deployments.launching import memory_limit
 from berth.deployments.models import Revision
 from berth.deployments.quotas import REGION_NOT_ALLOWED, allowed_regions, in_region, region_sentence
 from berth.planner.anywhere import losses_of, read_demand, read_fixed, station_here, what_it_takes
-from berth.planner.makeable import is_to_be_made, makeable
+from berth.planner.makeable import Maker, is_to_be_made, makeable
 from berth.planner.market import Station
 from berth.planner.needs import BadNeeds, Needs, Pins, read_needs, read_pins
 from berth.planner.plan import plan
@@ -169,13 +170,18 @@ def plan_artefacts(version: ModelVersion, barred: Mapping[str, str] = MappingPro
     own = [plan_artefact(each) for each in rows.filter(version=version, adapter__isnull=True).order_by("id")]
     if version.base_id is None:
         known = {**barred, **refusals(version)}
-        return own + makeable(model_facts(version.facts), own, known, converters=converters_installed())
+        return own + makeable(model_facts(version.facts), own, known, maker=_maker())
     able = engines_of(version)
     of_base = [
         plan_artefact(each) for each in rows.filter(version=version.base_id, adapter__isnull=True).order_by("id")
     ]
     beside = [msgspec.structs.replace(e, engines=tuple(n for n in e.engines if n in able)) for e in of_base]
     return own + [each for each in beside if each.engines]
+
+
+def _maker() -> Maker:
+    """This machine, which stands for those that convert."""
+    return Maker(converters_installed(), machine.memory(), max(1, machine.cores() - 1))
 
 
 def plan_artefact(artefact: Artefact) -> PlanArtefact:

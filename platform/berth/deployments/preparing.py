@@ -189,7 +189,9 @@ def _convert(row: Deployment, preparation: Preparation, choice: Choice, now: dat
     preparation.quantization = choice.quantization
     try:
         with transaction.atomic():
-            made, new = start_for(row.org, preparation.created_by, preparation.version, choice.quantization)
+            made, new = start_for(
+                row.org, preparation.created_by, preparation.version, choice.quantization, choice.file_format
+            )
     except ApiError as problem:
         end(preparation, Prepared.FAILED, now, problem.code, problem.message)
         _write_failed(row, problem.code, problem.message, now)

@@ -14,8 +14,9 @@ from berth.planner.foresight import first_of, speed_of
 from berth.planner.licences import allowed
 from berth.planner.memory import MemoryNeed, memory_need
 from berth.planner.needs import DEFAULT_CONTEXT, LEAST_BITS, MOST_LOSS, Needs, Pins
-from berth.planner.quality import MeasuredQuality, loss_of_bits
-from berth.planner.shapes import Candidate, Fit, Layout, Question
+from berth.planner.quality import MeasuredQuality, loss_of_bits, score_loss
+from berth.planner.quantization import scheme
+from berth.planner.shapes import Candidate, Fit, Layout, PlanArtefact, Question
 from berth.planner.tiers import Tier
 
 GPU: Final = "gpu"  # kind of a tier
@@ -23,14 +24,21 @@ _LEAST_SHRUNK: Final = 2_048  # below this nobody's default is served well: it i
 
 
 def candidates(question: Question) -> Iterator[Candidate]:
-    """Every artefact on every engine that claims it, on every tier; in an order that depends on nothing else."""
+    """Every artefact on every engine that claims it, on every tier; in an order that depends on nothing else. What would be made for GPUs
+    is weighed elsewhere only where its engine is pinned."""
     found = [
         Candidate(artefact, engine, tier)
         for artefact in question.artefacts
         for engine in artefact.engines
         for tier in question.tiers
+        if not for_gpus(artefact) or tier.kind == GPU or engine == question.pins.engine
     ]
     yield from sorted(found, key=lambda candidate: candidate.order)
+
+
+def for_gpus(artefact: PlanArtefact) -> bool:
+    """Whether it is one to be made whose engines are at home on GPUs."""
+    return bool(artefact.made_of) and artefact.format == "safetensors"
 
 
 def judge(question: Question, candidate: Candidate) -> Fit | Reason:
@@ -78,11 +86,11 @@ def _pinned_away(pins: Pins, candidate: Candidate) -> Reason | None:
 
 
 def _impossible(question: Question, candidate: Candidate) -> Reason | None:
-    if candidate.tier.kind == GPU:
-        return on_gpus.impossible(question, candidate)
     engine, files = ENGINES.get(candidate.engine), candidate.artefact
     if files.barred:
         return reason("cannot_be_made", files.barred, quantization=files.facts.quantization)
+    if candidate.tier.kind == GPU:
+        return on_gpus.impossible(question, candidate)
     if engine is None:
         return reason(
             "engine_unknown", f"The engine {candidate.engine} cannot be planned here.", engine=candidate.engine
@@ -222,8 +230,11 @@ def _layout(candidate: Candidate, need: MemoryNeed) -> Layout:
 
 
 def _loss(question: Question, candidate: Candidate, bits: float) -> float:
-    measured = candidate.artefact.measured
-    return measured.loss if measured is not None else loss_of_bits(question.model, bits)
+    files = candidate.artefact
+    if files.measured is not None:
+        return files.measured.loss
+    known = None if files.format == "gguf" else scheme(files.facts.quantization)
+    return loss_of_bits(question.model, bits) if known is None else score_loss(question.model, known)
 
 
 def _default_contexts(model: ModelFacts) -> list[int]:

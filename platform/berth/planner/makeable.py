@@ -1,15 +1,19 @@
 """Files that are not there and could be made: what the planner weighs beside those that are.
 
-Their sizes come from the mixture's layout (`gguf_layout`), their losses from what is usual for their bits, until they are made and
-measured.
+GGUF of any exact file, for llama.cpp; compressed safetensors of exact safetensors, for engines on GPUs. Their sizes come from the
+layout of the format, their losses from what is usual for it, until they are made and measured.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
+import msgspec
+
 from berth.catalog.facts import FACTS_FORMAT, ArtefactFacts, ModelFacts
+from berth.catalog.intake.support import engines_for_safetensors
+from berth.planner.explain import size
 from berth.planner.performance import OPERATIONS_PER_CORE
 from berth.planner.quantization import scheme
 from berth.planner.shapes import PlanArtefact
@@ -18,11 +22,38 @@ from berth.planner.weights import weights
 # Made without being asked for by name, from the most exact: what is below loses more than anybody should get unasked.
 LADDER: Final = ("Q8_0", "Q6_K", "Q5_K_M", "Q4_K_M")
 EXACT: Final = ("F32", "F16", "BF16")  # a quantization of a quantization loses twice
+GGUF_SECONDS: Final = 0.5e-6  # a weight and core, for the best scales; measured
 _ALIGNMENT: Final = 32
 _PREFIX: Final = "make-"
-_SECONDS_A_WEIGHT: Final = 0.5e-6  # of one core, measured
 _PLACES: Final = 800  # tokens read with each file, prompt and places together
 _BEGINNING: Final = 5.0  # seconds: processes start, files are hashed
+_LIBRARIES: Final = 30.0  # seconds that PyTorch takes to start, three times
+_LIBRARY_BYTES: Final = 2 << 30
+
+
+class Recipe(msgspec.Struct, frozen=True):
+    """A compressed form of safetensors, as the converters make it (docs/conversion.md)."""
+
+    quantization: str
+    seconds: float  # a weight and core, as measured with the sample model
+    copies: int  # of the source in memory, at the highest
+
+
+# From the most exact; of equals the quicker first.
+COMPRESSED: Final = (
+    Recipe("FP8", 0.1e-6, 2),
+    Recipe("INT8 W8A8", 0.1e-6, 2),
+    Recipe("INT4 W4A16", 3e-6, 3),
+    Recipe("AWQ-INT4", 50e-6, 3),
+)
+
+
+class Maker(msgspec.Struct, frozen=True):
+    """The machine that converts."""
+
+    converters: bool = True  # whether files that are no GGUF can be converted there
+    memory: int | None = None  # bytes; None: not known
+    threads: int = 1
 
 
 def is_to_be_made(artefact_id: str) -> bool:
@@ -35,59 +66,107 @@ def makeable(
     artefacts: Sequence[PlanArtefact],
     barred: Mapping[str, str] | None = None,
     *,
-    converters: bool = True,
+    maker: Maker | None = None,
 ) -> list[PlanArtefact]:
-    """The rungs of the ladder that are missing, made of the most exact file there is; none without an exact one.
+    """What is missing and can be made of the most exact file there is; nothing without an exact one.
 
-    `barred`: quantizations that were tried and are no good, with the sentence that says so. `converters`: whether files that are no GGUF
-    can be converted here. What is barred is listed all the same, so that a plan can say why it is not taken.
+    `barred`: quantizations that were tried and are no good, with the sentence that says so. What is barred, or cannot be made on the
+    machine that converts, is listed all the same, so that a plan can say why it is not taken.
     """
-    source = min((each for each in artefacts if _is_source(each)), key=_nearness, default=None)
+    against, machine = dict(barred or {}), maker or Maker()
+    return [*_ggufs(model, artefacts, against, machine), *_compressed(model, artefacts, against, machine)]
+
+
+def _ggufs(
+    model: ModelFacts, artefacts: Sequence[PlanArtefact], barred: Mapping[str, str], maker: Maker
+) -> Iterator[PlanArtefact]:
+    source = _source(artefacts, "gguf", "safetensors")
     if source is None:
-        return []
-    there = {each.facts.quantization for each in artefacts if each.format == "gguf"}
-    against = dict(barred or {})
-    if source.format != "gguf" and not converters:
-        sentence = "It would be made of safetensors, which needs the converters, and they are not installed here (`make converters`)."
-        against = dict.fromkeys(LADDER, sentence)
-    return [_made(model, source, name, against.get(name, "")) for name in LADDER if name not in there]
+        return
+    missing = ""
+    if source.format != "gguf" and not maker.converters:
+        missing = "It would be made of safetensors, which needs the converters, and they are not installed here (`make converters`)."
+    seconds = _seconds(model, maker, GGUF_SECONDS)
+    for name in LADDER:
+        if not _there(artefacts, "gguf", name):
+            yield _made(model, source, name, "gguf", ("llamacpp",), missing or barred.get(name, ""), seconds)
 
 
-def _is_source(artefact: PlanArtefact) -> bool:
-    return artefact.format in ("gguf", "safetensors") and artefact.facts.quantization in EXACT
+def _compressed(
+    model: ModelFacts, artefacts: Sequence[PlanArtefact], barred: Mapping[str, str], maker: Maker
+) -> Iterator[PlanArtefact]:
+    source = _source(artefacts, "safetensors")
+    if source is None:
+        return
+    for recipe in COMPRESSED:
+        name = recipe.quantization
+        able = engines_for_safetensors(model.architecture, name)
+        engines = tuple(each for each in source.engines if each in able)
+        if engines and not _there(artefacts, "safetensors", name):
+            against = _beyond(model, source, recipe, maker) or barred.get(name, "")
+            seconds = _LIBRARIES + _seconds(model, maker, recipe.seconds)
+            yield _made(model, source, name, "safetensors", engines, against, seconds)
 
 
-def _nearness(artefact: PlanArtefact) -> tuple[int, bool, str]:
-    """Most exact first; a GGUF file before others, as it needs no converters."""
-    return EXACT.index(artefact.facts.quantization), artefact.format != "gguf", artefact.id
+def _beyond(model: ModelFacts, source: PlanArtefact, recipe: Recipe, maker: Maker) -> str:
+    """Why the machine that converts cannot make it; empty: it can."""
+    if not maker.converters:
+        return "It is made by the converters, and they are not installed here (`make converters`)."
+    if model.experts:
+        return "The converters leave the experts of a mixture as they are, so it would hardly get smaller."
+    needed = recipe.copies * source.facts.tensor_bytes + _LIBRARY_BYTES
+    if maker.memory is not None and needed > maker.memory:
+        return (
+            f"Making it takes about {size(needed)} of memory, and the machine that converts has {size(maker.memory)}. Make it on a larger "
+            "machine and import it."
+        )
+    return ""
 
 
-def _made(model: ModelFacts, source: PlanArtefact, quantization: str, barred: str) -> PlanArtefact:
-    found = scheme(quantization, engine="llamacpp")
+def _source(artefacts: Sequence[PlanArtefact], *formats: str) -> PlanArtefact | None:
+    """The most exact; a GGUF file before others, as it needs no converters."""
+    usable = [each for each in artefacts if each.format in formats and each.facts.quantization in EXACT]
+    return min(
+        usable, key=lambda each: (EXACT.index(each.facts.quantization), each.format != "gguf", each.id), default=None
+    )
+
+
+def _there(artefacts: Sequence[PlanArtefact], kind: str, quantization: str) -> bool:
+    return any((each.format, each.facts.quantization) == (kind, quantization) for each in artefacts)
+
+
+def _made(
+    model: ModelFacts,
+    source: PlanArtefact,
+    quantization: str,
+    kind: str,
+    engines: tuple[str, ...],
+    barred: str,
+    seconds: float,
+) -> PlanArtefact:
+    found = scheme(quantization, engine="llamacpp" if kind == "gguf" else "")
     if found is None:
         raise ValueError("the ladder names what the planner does not know")
     held = weights(model, found)
     routed = model.experts_per_token / model.experts if model.experts else 1.0
-    read = held.dense + int(held.experts * routed)
     facts = ArtefactFacts(
         format=FACTS_FORMAT,
         quantization=quantization,
         tensors=source.facts.tensors,
         tensor_bytes=held.total,
-        token_bytes=read,
+        token_bytes=held.dense + int(held.experts * routed),
         alignment=_ALIGNMENT,
         chat_template_bytes=source.facts.chat_template_bytes,
         chat_template_accepts=source.facts.chat_template_accepts,
     )
     return PlanArtefact(
-        id=f"{_PREFIX}gguf-{quantization}", format="gguf", engines=("llamacpp",), size=held.total, facts=facts,
-        made_of=source.id, barred=barred,
+        id=f"{_PREFIX}{kind}-{quantization}", format=kind, engines=engines, size=held.total, facts=facts,
+        made_of=source.id, barred=barred, seconds=round(seconds, 1),
     )  # fmt: skip
 
 
-def seconds_to_make(model: ModelFacts, threads: int) -> float:
-    """Of converting and measuring on so many threads, roughly: half a microsecond a weight for the best scales, then a few hundred places
-    of text read with both files (docs/conversion.md)."""
-    converting = model.parameters * _SECONDS_A_WEIGHT / max(1, threads)
-    measuring = 2 * _PLACES * 2 * model.active_parameters / (OPERATIONS_PER_CORE * max(1, threads))
-    return round(_BEGINNING + converting + measuring, 1)
+def _seconds(model: ModelFacts, maker: Maker, a_weight: float) -> float:
+    """Of converting, and of measuring a few hundred places of text with both files (docs/conversion.md), roughly."""
+    threads = max(1, maker.threads)
+    measuring = 2 * _PLACES * 2 * model.active_parameters / (OPERATIONS_PER_CORE * threads)
+    return _BEGINNING + model.parameters * a_weight / threads + measuring

@@ -100,10 +100,12 @@ def _placed(question: Question, candidate: Candidate, devices: int, kv_bits: int
 
 def _scheme(candidate: Candidate) -> str:
     """As the capability table calls the format. GGUF mixtures that it does not list are loaded as those that it does; what they weigh
-    is taken from the files."""
+    is taken from the files. What the converters make by AWQ is in the same form as their GPTQ, and has the same kernels."""
     name, known = candidate.artefact.facts.quantization, capabilities()[candidate.engine].schemes
     if candidate.artefact.format == "gguf":
         return name if name in known else "Q8_0"
+    if candidate.artefact.made_of and name == "AWQ-INT4":
+        return "INT4 W4A16"
     return _SAME.get(name, name)
 
 

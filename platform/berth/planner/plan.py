@@ -13,10 +13,9 @@ from berth.catalog.facts import ModelFacts
 from berth.planner.changes import suggest_changes
 from berth.planner.explain import Reason, reason, size
 from berth.planner.foresight import what_was_learnt
-from berth.planner.judge import candidates, judge, possible
+from berth.planner.judge import candidates, for_gpus, judge, possible
 from berth.planner.learning import Factor, Key
-from berth.planner.makeable import seconds_to_make
-from berth.planner.needs import DEFAULT_CONTEXT, Needs, Pins
+from berth.planner.needs import DEFAULT_CONTEXT, MOST_LOSS, Needs, Pins, Quality
 from berth.planner.shapes import PLAN_FORMAT, Candidate, Choice, Fit, Plan, PlanArtefact, Predicted, Question, Rejected
 from berth.planner.tiers import Tier
 
@@ -52,16 +51,21 @@ def plan(
     return Plan(PLAN_FORMAT, True, _choice(question, best), tuple(rejected), ())
 
 
-def _preference(fit: Fit) -> tuple[bool, Decimal, bool, float, float, int, float, tuple[str, str, str]]:
-    """Cheapest first (what has no price comes last), then what is there before what has to be made, least loss, most bits, most context,
-    fastest; the names break ties."""
-    price = fit.candidate.tier.price_per_hour
+def _preference(
+    fit: Fit,
+) -> tuple[bool, Decimal, bool, int, bool, float, float, float, int, float, tuple[str, str, str]]:
+    """Cheapest first (what has no price comes last), then what is there before what has to be made. Of the latter, within a class of loss,
+    what is made for GPUs. Then least loss, quickest to make, most bits, most context, fastest; the names break ties."""
+    price, files = fit.candidate.tier.price_per_hour, fit.candidate.artefact
     speed = fit.speed.value if fit.speed else 0.0
     return (
         price is None,
         price or Decimal(0),
-        bool(fit.candidate.artefact.made_of),
+        bool(files.made_of),
+        _loss_class(fit),
+        bool(files.made_of) and not for_gpus(files),
         round(fit.loss, 4),
+        files.seconds,
         -fit.bits,
         -fit.context_length,
         -speed,
@@ -69,7 +73,15 @@ def _preference(fit: Fit) -> tuple[bool, Decimal, bool, float, float, int, float
     )
 
 
+def _loss_class(fit: Fit) -> int:
+    """Of what has to be made: 0 for a loss that is hard to measure, then small ones, then the others."""
+    if not fit.candidate.artefact.made_of:
+        return 0
+    return sum(fit.loss > MOST_LOSS[quality] for quality in (Quality.HIGH, Quality.GOOD))
+
+
 def _why_not(fit: Fit, best: Fit) -> Reason:
+    """By the first thing in which the best one is better."""
     mine, chosen = fit.candidate, best.candidate
     if _preference(fit)[:2] != _preference(best)[:2]:
         return reason(
@@ -83,19 +95,42 @@ def _why_not(fit: Fit, best: Fit) -> Reason:
             "not_needed",
             f"It would have to be made first, and {chosen.artefact.facts.quantization} is there and does at the same price.",
         )
-    if round(fit.loss, 4) > round(best.loss, 4) and (mine.artefact.measured or chosen.artefact.measured):
+    return _worse_files(fit, best) or _worse_settings(fit, best)
+
+
+def _worse_files(fit: Fit, best: Fit) -> Reason | None:
+    mine, chosen = fit.candidate.artefact, best.candidate.artefact
+    if _loss_class(fit) == _loss_class(best) and not for_gpus(mine) and for_gpus(chosen):
+        return reason(
+            "made_for_gpus",
+            f"It could be made as well, but {chosen.facts.quantization} loses little too, and {best.candidate.engine} serves more "
+            "requests side by side on GPUs.",
+        )
+    known = mine.measured or chosen.measured or for_gpus(mine) or for_gpus(chosen)
+    if round(fit.loss, 4) > round(best.loss, 4) and known:
         return reason(
             "higher_loss",
             f"It fits, but loses {100 * fit.loss:.1f} % of a score by measurement and by what is usual for its bits; "
-            f"{chosen.artefact.facts.quantization} loses {100 * best.loss:.1f} % at the same price.",
+            f"{chosen.facts.quantization} loses {100 * best.loss:.1f} % at the same price.",
             loss=round(100 * fit.loss, 2),
             chosen=round(100 * best.loss, 2),
         )
+    if mine.seconds > chosen.seconds:
+        return reason(
+            "longer_to_make",
+            f"It could be made as well, but takes about {mine.seconds:.0f} s, and {chosen.facts.quantization} {chosen.seconds:.0f} s.",
+            seconds=mine.seconds,
+            chosen=chosen.seconds,
+        )
+    return None
+
+
+def _worse_settings(fit: Fit, best: Fit) -> Reason:
     if fit.bits != best.bits:
         return reason(
             "lower_quality",
-            f"It fits, but {chosen.artefact.facts.quantization} keeps {best.bits:.1f} bits a weight instead of {fit.bits:.1f} at the "
-            "same price.",
+            f"It fits, but {best.candidate.artefact.facts.quantization} keeps {best.bits:.1f} bits a weight instead of {fit.bits:.1f} at "
+            "the same price.",
             bits=round(fit.bits, 2),
             chosen=round(best.bits, 2),
         )
@@ -180,10 +215,10 @@ def _reasons(question: Question, fit: Fit) -> Iterator[Reason]:
         yield reason(
             "to_be_made",
             f"{files.facts.quantization} is made of {source.facts.quantization} first, and measured against it before it serves: "
-            f"about {seconds_to_make(question.model, tier.threads):.0f} s.",
+            f"about {files.seconds:.0f} s.",
             quantization=files.facts.quantization,
             source=source.facts.quantization,
-            seconds=seconds_to_make(question.model, tier.threads),
+            seconds=files.seconds,
         )
     if measured is not None:
         yield reason(

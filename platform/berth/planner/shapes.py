@@ -31,6 +31,7 @@ class PlanArtefact(msgspec.Struct, frozen=True):
     measured: MeasuredQuality | None = None  # by a conversion; None: only its bits are known
     made_of: str = ""  # id of the artefact that it would be made of; empty: it is there (`makeable`)
     barred: str = ""  # why it cannot be made, or was made and is no good; empty: it can
+    seconds: float = 0.0  # that making and measuring it is likely to take
 
 
 class Predicted(msgspec.Struct, frozen=True):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from berth.catalog.conversion.models import Conversion, ConversionState
@@ -11,6 +12,7 @@ from berth.catalog.conversion.services import cancel_conversion, start_conversio
 from berth.catalog.facts import to_json
 from berth.catalog.models import Artefact, ModelVersion
 from berth.compute.launch import Phase
+from berth.compute.provider import HardwareKind
 from berth.compute.providers.fake import FakeProvider
 from berth.deployments import preparing
 from berth.deployments.models import Deployment, Event, Preparation, Revision, State
@@ -337,3 +339,44 @@ def test_who_fails_the_trial_start_is_in_no_route_and_the_last_good_revision_sta
     assert row(deployment).state == State.READY
     assert [each.name for each in provider.observe_all() if each.alive] == [old]  # once in such a case is enough
     assert "rolled_back" in kinds(deployment)
+
+
+@pytest.fixture
+def with_a_gpu(provider: FakeProvider, monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = provider.offers
+    card = msgspec.structs.replace(
+        plain()[0], key="gpu-fake", kind=HardwareKind.GPU, gpu="l4", gpus=1, memory_bytes=64 << 30, devices=()
+    )
+    monkeypatch.setattr(provider, "offers", lambda: [*plain(), card])
+    monkeypatch.setattr("berth.deployments.planning.converters_installed", lambda: True)
+
+
+@pytest.mark.usefixtures("with_a_gpu")
+def test_for_a_gpu_compressed_safetensors_are_made_and_run_by_their_engine(
+    org: Organisation, provider: FakeProvider, clock: Clock
+) -> None:
+    version = make.version(make.model(org, "tiny"), facts=to_json(make.FACTS) | {"architecture": "LlamaForCausalLM"})
+    plain = to_json(make.FILE_FACTS) | {"quantization": "BF16", "tensor_bytes": HALF, "token_bytes": HALF}
+    make.artefact(version, quantization="BF16", format="safetensors", engines=["vllm"], facts=plain, size=HALF)
+    deployment = deploy(
+        org,
+        None,
+        model="tiny",
+        needs={"quality": "good"},
+        pins={"tier": "gpu-fake", "engine": "vllm", "quantization": "FP8"},
+    )
+    look(deployment, provider, clock)
+    conversion = running(org)
+    assert (conversion.format, conversion.quantization) == ("safetensors", "FP8")
+    quality = {"divergence": 0.029, "perplexity_change": 0.01, "agreement": 0.87}
+    made = make.artefact(
+        version, quantization="FP8", format="safetensors", engines=["vllm"], quality=quality, made_from=conversion.source,
+        facts=plain | {"quantization": "FP8", "tensor_bytes": HALF // 2, "token_bytes": HALF // 2}, size=HALF // 2,
+    )  # fmt: skip
+    conversion.state, conversion.artefact = ConversionState.DONE, made
+    conversion.save()
+    settle(deployment, provider, clock, State.READY)
+    revision = row(deployment).revision
+    assert revision
+    assert (revision.artefact_id, revision.engine, revision.tier) == (made.pk, "vllm", "gpu-fake")
+    assert [each.engine for each in provider.specs.values()] == ["vllm"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from berth.planner.makeable import LADDER, is_to_be_made, makeable
+from berth.planner.makeable import LADDER, Maker, is_to_be_made, makeable
 from berth.planner.needs import Needs, Pins, Quality
 from berth.planner.plan import plan
 from berth.planner.quality import MeasuredQuality
@@ -25,13 +25,13 @@ def asked(
     converters: bool = True,
     memory: int = 8 * GIB,
 ) -> Plan:
-    files = [*there, *makeable(MODEL, there, barred, converters=converters)]
+    files = [*there, *makeable(MODEL, there, barred, maker=Maker(converters))]
     tier = msgspec.structs.replace(CPU, memory_bytes=memory)
     return plan(MODEL, files, needs or Needs(), [tier], pins)
 
 
 def test_sizes_are_those_of_the_layout_and_shrink_along_the_ladder() -> None:
-    made = makeable(MODEL, [SAFETENSORS])
+    made = [each for each in makeable(MODEL, [SAFETENSORS]) if each.format == "gguf"]
     sizes = [each.facts.tensor_bytes for each in made]
     assert [each.facts.quantization for each in made] == list(LADDER)
     assert sizes == sorted(sizes, reverse=True)

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+from typing import Any
 
 from celery import Celery
+from celery.signals import task_postrun, task_prerun
+from django.db import close_old_connections
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "berth.settings")
 
@@ -12,6 +15,15 @@ app = Celery("berth")
 app.config_from_object("django.conf:settings", namespace="CELERY")
 app.autodiscover_tasks()
 app.autodiscover_tasks(["berth.catalog.conversion"])
+
+
+@task_prerun.connect
+@task_postrun.connect
+def let_go_of_bad_connections(**_: Any) -> None:
+    """What Django does around a request: a connection to PostgreSQL that broke, or is older than CONN_MAX_AGE, ends, and
+    the next query makes another. All others are kept for the next task."""
+    close_old_connections()
+
 
 # `expires` keeps a backlog from forming while workers are away: the next tick does the same work.
 app.conf.beat_schedule = {

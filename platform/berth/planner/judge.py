@@ -87,8 +87,8 @@ def _pinned_away(pins: Pins, candidate: Candidate) -> Reason | None:
 
 def _impossible(question: Question, candidate: Candidate) -> Reason | None:
     engine, files = ENGINES.get(candidate.engine), candidate.artefact
-    if files.barred:
-        return reason("cannot_be_made", files.barred, quantization=files.facts.quantization)
+    if files.barred is not None:
+        return files.barred
     if candidate.tier.kind == GPU:
         return on_gpus.impossible(question, candidate)
     if engine is None:
@@ -130,7 +130,7 @@ def _asked_for(question: Question, candidate: Candidate) -> bool:
     pins = question.pins
     if candidate.engine == pins.engine or candidate.artefact.id == pins.artefact_id:
         return True
-    usable = (artefact for artefact in question.artefacts if not artefact.barred)
+    usable = (artefact for artefact in question.artefacts if artefact.barred is None)
     usual = (ENGINES[name] for artefact in usable for name in artefact.engines if name in ENGINES)
     return not any(candidate.tier.kind in engine.kinds for engine in usual)
 

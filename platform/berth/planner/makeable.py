@@ -13,7 +13,7 @@ import msgspec
 
 from berth.catalog.facts import FACTS_FORMAT, ArtefactFacts, ModelFacts
 from berth.catalog.intake.support import engines_for_safetensors
-from berth.planner.explain import size
+from berth.planner.explain import Reason, reason, size
 from berth.planner.performance import OPERATIONS_PER_CORE
 from berth.planner.quantization import scheme
 from berth.planner.shapes import PlanArtefact
@@ -83,13 +83,11 @@ def _ggufs(
     source = _source(artefacts, "gguf", "safetensors")
     if source is None:
         return
-    missing = ""
-    if source.format != "gguf" and not maker.converters:
-        missing = "It would be made of safetensors, which needs the converters, and they are not installed here (`make converters`)."
+    missing = None if source.format == "gguf" else _without_converters(maker)
     seconds = _seconds(model, maker, GGUF_SECONDS)
     for name in LADDER:
         if not _there(artefacts, "gguf", name):
-            yield _made(model, source, name, "gguf", ("llamacpp",), missing or barred.get(name, ""), seconds)
+            yield _made(model, source, name, "gguf", ("llamacpp",), missing or _tried(name, barred), seconds)
 
 
 def _compressed(
@@ -103,24 +101,43 @@ def _compressed(
         able = engines_for_safetensors(model.architecture, name)
         engines = tuple(each for each in source.engines if each in able)
         if engines and not _there(artefacts, "safetensors", name):
-            against = _beyond(model, source, recipe, maker) or barred.get(name, "")
+            against = _beyond(model, source, recipe, maker) or _tried(name, barred)
             seconds = _LIBRARIES + _seconds(model, maker, recipe.seconds)
             yield _made(model, source, name, "safetensors", engines, against, seconds)
 
 
-def _beyond(model: ModelFacts, source: PlanArtefact, recipe: Recipe, maker: Maker) -> str:
-    """Why the machine that converts cannot make it; empty: it can."""
-    if not maker.converters:
-        return "It is made by the converters, and they are not installed here (`make converters`)."
+def _tried(quantization: str, barred: Mapping[str, str]) -> Reason | None:
+    return reason("cannot_be_made", barred[quantization], quantization=quantization) if quantization in barred else None
+
+
+def _without_converters(maker: Maker) -> Reason | None:
+    if maker.converters:
+        return None
+    return reason(
+        "converters_missing",
+        "It would be made of safetensors, which needs the converters, and they are not installed here (`make converters`).",
+    )
+
+
+def _beyond(model: ModelFacts, source: PlanArtefact, recipe: Recipe, maker: Maker) -> Reason | None:
+    """Why the machine that converts cannot make it; None: it can."""
+    if (missing := _without_converters(maker)) is not None:
+        return missing
     if model.experts:
-        return "The converters leave the experts of a mixture as they are, so it would hardly get smaller."
+        return reason(
+            "experts_not_compressed",
+            "The converters leave the experts of a mixture as they are, so it would hardly get smaller.",
+        )
     needed = recipe.copies * source.facts.tensor_bytes + _LIBRARY_BYTES
     if maker.memory is not None and needed > maker.memory:
-        return (
+        return reason(
+            "making_needs_memory",
             f"Making it takes about {size(needed)} of memory, and the machine that converts has {size(maker.memory)}. Make it on a larger "
-            "machine and import it."
+            "machine and import it.",
+            needed=needed,
+            available=maker.memory,
         )
-    return ""
+    return None
 
 
 def _source(artefacts: Sequence[PlanArtefact], *formats: str) -> PlanArtefact | None:
@@ -141,7 +158,7 @@ def _made(
     quantization: str,
     kind: str,
     engines: tuple[str, ...],
-    barred: str,
+    barred: Reason | None,
     seconds: float,
 ) -> PlanArtefact:
     found = scheme(quantization, engine="llamacpp" if kind == "gguf" else "")

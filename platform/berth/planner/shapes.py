@@ -30,7 +30,7 @@ class PlanArtefact(msgspec.Struct, frozen=True):
     facts: ArtefactFacts
     measured: MeasuredQuality | None = None  # by a conversion; None: only its bits are known
     made_of: str = ""  # id of the artefact that it would be made of; empty: it is there (`makeable`)
-    barred: str = ""  # why it cannot be made, or was made and is no good; empty: it can
+    barred: Reason | None = None  # why it cannot be made, or was made and is no good; None: it can
     seconds: float = 0.0  # that making and measuring it is likely to take
 
 

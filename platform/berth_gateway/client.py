@@ -46,6 +46,9 @@ class Client(Outgoing):
         self._admin = admin
         self._known: Known | None = None  # the last head, if it may come again
         self._fast: FastExchange | None = None  # takes what is usual
+        self._guess: FastExchange | None = (
+            None  # the same, if its first head is the one that came last on any connection
+        )
         self._head_known = 0  # bytes of an incomplete head that have been looked at
         self._place: Place | None = None
         self._kept = b""  # the body of a request that is to be recorded
@@ -60,6 +63,9 @@ class Client(Outgoing):
     def opened(self, wire: Wire) -> None:
         self._wire = wire
         self._gateway.clients.add(self)
+        latest = self._gateway.fast.heads.latest
+        if latest is not None and not self._admin:
+            self._guess = FastExchange(self._gateway, self, latest.again_elsewhere())
 
     def received(self, data: bytes) -> None:
         fast = self._fast or self._meet(data)
@@ -163,12 +169,20 @@ class Client(Outgoing):
         gateway = self._gateway
         if self._known is not None or self._buffer or self._admin or self._state is not _HEAD:
             return None
-        known = gateway.fast.heads.find(data, gateway.store.view, gateway.wall())
-        if known is None:
+        view, wall = gateway.store.view, gateway.wall()
+        guess, self._guess = self._guess, None
+        if guess is not None and view is not None:
+            known = guess.known
+            if known.form.body(data) is not None and known.caller_now(view, wall) is not None:
+                self._known, self._fast = known, guess
+                guess.meet(known.caller)
+                return guess
+        found = gateway.fast.heads.find(data, view, wall)
+        if found is None:
             return None
-        self._remember(known)
+        self._remember(found)
         if self._fast is not None:
-            self._fast.meet(known.caller)
+            self._fast.meet(found.caller)
         return self._fast
 
     def _remember(self, known: Known | None) -> None:

@@ -50,6 +50,7 @@ class Express:
         "_end",
         "_fixed",
         "_framed",
+        "_lead",
         "_rest",
         "_tried",
         "after",
@@ -74,16 +75,34 @@ class Express:
         # The narrow form: what stands before the text and behind it, as the engine writes it (`open` behind the digits of the chunk's
         # size, `tail` where no figures follow) and as the client gets it (`opening`, `after`).
         self.open = self._close = self.opening = self.after = self.tail = b""
+        self._lead = b""
         self._rest = 0
         self._tried = 4  # choices that are looked at for their narrow form
         # How `Upstream.received` takes one chunk apart: where the text begins and, from the end, ends, what is not its payload, the
         # first size that is too much, and how much larger the client's chunk is. Until the form is learned, no chunk looks so.
         self.cut = self.rear = self.less = self.most = self.base = 0
 
+    def fits(self, reader: Counting, before: bytes) -> bool:
+        """Whether a stream with this reader differs in nothing but the bytes before its choices, and not in their number."""
+        return (
+            reader.fixed == self._fixed and len(reader.framed) == len(self._framed) and len(before) == len(self._before)
+        )
+
+    def another(self, reader: Counting, before: bytes, write: Write) -> Express:
+        """The same for such a stream."""
+        made = Express.__new__(Express)
+        made.reader, made.write, made._before = reader, write, before
+        made._framed = framed = reader.framed
+        made._fixed, made._end, made._close, made._rest = self._fixed, self._end, self._close, self._rest
+        made.open, made.opening = framed + self._lead, before + self._lead
+        made._lead, made.after, made.tail, made._tried = self._lead, self.after, self.tail, 0
+        made.cut, made.rear, made.less, made.most, made.base = self.cut, self.rear, self.less, self.most, self.base
+        return made
+
     @property
     def around(self) -> tuple[bytes, bytes]:
         """What stands around the text within `choices`."""
-        return self.open[len(self._framed) :], self.after[: -len(_END)]
+        return self._lead, self.after[: -len(_END)]
 
     def event(self, data: bytes) -> bytes | None:
         """The client's event for exactly one chunk of the narrow form; None if it is none."""
@@ -207,6 +226,7 @@ class Express:
     def narrow(self, opening: bytes, closing: bytes) -> None:
         """What stands around the text within `choices`, from here on."""
         self._tried = 0
+        self._lead = opening
         self.open, self.opening = self._framed + opening, self._before + opening
         self._close, self.after = closing[1:-1] + self._fixed, closing + _END
         self._rest = len(self._close)

@@ -46,10 +46,8 @@ class UsualAnswer(UsualRequest):
         grant, target, upstream, path, gateway = self._grant, self._target, self._upstream, self._path, self._gateway
         if grant is None or target is None or upstream is None:
             return None
-        flow = self._flow
-        if flow is not None:
-            if isinstance(flow, FlatStream):
-                flow.came(data)
+        if self._stream and (known := target.spot.stream) is not None and data == known.head and not self._part:
+            self._part = data  # nothing has to be done before more comes
             return None
         if self._part:
             data, self._part = self._part + data, b""
@@ -139,7 +137,7 @@ class UsualAnswer(UsualRequest):
                 if head:
                     form.head = head
             if head:
-                flat = self._flow = FlatStream(self, upstream, wire, form, before, self._started)
+                flat = self._flow = upstream.fast = FlatStream(self, upstream, wire, form, before, self._started)
                 flat.came(data[len(head) :])
                 return
         relay = Relay.streaming(before, include_usage=self.shows)
@@ -185,8 +183,9 @@ class UsualAnswer(UsualRequest):
         self._flow = flow.thawed()
         return upstream
 
-    def finish(self, counts: Counts, first: float | None, data: bytes) -> bool:
-        """The stream has ended well, with these figures: `data` are its last bytes. False if that has to be looked at."""
+    def finish(self, counts: Counts, first: float | None, data: bytes, *, whole: bool | None = None) -> bool:
+        """The stream has ended well, with these figures: `data` are its last bytes. False if that has to be looked at. `whole`: of a
+        known form, whether the body's end has come too."""
         grant, target, upstream, gateway, path = self._grant, self._target, self._upstream, self._gateway, self._path
         if grant is None or target is None or upstream is None or first is None or grant.generation != path.generation:
             return False
@@ -197,7 +196,12 @@ class UsualAnswer(UsualRequest):
         flow, self._flow = self._flow, None
         if flow is not None and flow.told:
             path.open_records.pop(event_id_of(self.request_id).encode(), None)  # what it had come to
-        upstream.release()
+        if whole:
+            upstream.rests()
+        else:
+            if whole is not None:
+                upstream.flows_on(None)
+            upstream.release()
         if self._crowds:
             gateway.places.freed(grant.deployment_id)
         if not path.due:

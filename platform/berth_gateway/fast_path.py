@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from random import SystemRandom
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from berth_gateway import grant, records
 from berth_gateway.admit import Caller
@@ -177,7 +177,7 @@ class FastPath:
             for ended in some:
                 self.spool.settle_record(frame(SETTLED, ended_event(stencil.common, records.Ended(*ended))))
         for upstream, _ in asks:
-            exchange: FastExchange | None = upstream.fast
+            exchange = cast("FastExchange | None", upstream.fast)  # its answer cannot have begun
             if exchange is not None:
                 exchange.not_recorded()
         return []

@@ -86,6 +86,10 @@ class UsualRequest:
         self._told: tuple[int, int] | None = None
         self._form_told = self._lines = b""
 
+    @property
+    def known(self) -> Known:
+        return self._known
+
     # Becoming an exchange like any other
 
     def _hand_over(self, data: bytes) -> None:
@@ -117,6 +121,9 @@ class UsualRequest:
         streaming = flow is not None and flow.committed
         client.continues(exchange, self._known.head, grant.caller, facts.request_id, permit.lines, streaming=streaming)
         self._grant = self._target = self._upstream = None
+        part, self._part = self._part, b""
+        if part and attached:
+            upstream.received(part)
         return exchange
 
     def _ask_longer(self, grant: Grant, replica: Replica) -> None:

@@ -7,6 +7,7 @@ always one between two chunks and two events.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from berth_gateway.chunks import ChunkReader, EngineFault
@@ -16,6 +17,9 @@ from berth_gateway.framing import LAST_CHUNK, FramingError, chunk, chunk_size
 from berth_gateway.relay import DONE, Relay
 
 if TYPE_CHECKING:
+    import re
+
+    from berth_gateway.exchange import Exchange
     from berth_gateway.fast_answer import UsualAnswer
     from berth_gateway.stream_form import StreamForm
     from berth_gateway.upstream import Upstream, Wire
@@ -23,6 +27,7 @@ if TYPE_CHECKING:
 _nothing: list[bytes] = []
 _NONE = Express(ChunkReader(), b"", _nothing.append)  # before the first event
 _DONE_CHUNK = b"%x\r\n%b\r\n" % (len(DONE), DONE)
+_END = _DONE_CHUNK + LAST_CHUNK
 _USAGE = (
     b'%b[],"usage":{"prompt_tokens":%d,"completion_tokens":%d,"total_tokens":%d,"prompt_tokens_details":{"cached_tokens":%d},'
     b'"completion_tokens_details":{"reasoning_tokens":%d}}}\n\n%b'
@@ -35,8 +40,8 @@ class FlatStream:
     __slots__ = (
         "_begun",
         "_express",
-        "_finished",
         "_form",
+        "_next",
         "_out",
         "_owner",
         "_started",
@@ -60,8 +65,8 @@ class FlatStream:
         self.reader = ChunkReader()
         self._express = _NONE
         self._out = b""  # events that wait: for the first content, or for what came with them
-        self._begun = self._finished = False  # whether an event has come, and the last of the choice
-        self.committed = False  # whether the head has gone out
+        self._begun = self.committed = False  # whether an event has come, and whether the head has gone out
+        self._next: Callable[[bytes], bytes | None] = self._begins  # what takes what will come
         self.first: float | None = None
         self.looked_at = self.told = 0
 
@@ -70,12 +75,7 @@ class FlatStream:
     def came(self, data: bytes) -> None:
         """What no shorter way has taken, from a place between two chunks."""
         while data:
-            line = data.find(b"\r\n", 0, 8)
-            try:
-                end = line + 4 + chunk_size(data[:line]) if line > 0 else len(data) + 1
-            except FramingError:
-                break
-            left = self._take(data, end, line) if end <= len(data) else data
+            left = self._next(data)
             if left is None:
                 return
             if len(left) == len(data):
@@ -87,98 +87,95 @@ class FlatStream:
         if data:
             self._owner.thaw().received(data)
 
-    def _take(self, data: bytes, end: int, line: int) -> bytes | None:
-        """What is left of `data` behind its first chunk; all of it, if that is not of a known kind; None: the stream has ended."""
-        each, rest = data[:end], data[end:]
-        if not self._begun:
-            return rest if self._begins(each) else data
-        if self._finished:
-            if each == _DONE_CHUNK:
-                return None if self._ends(rest) else data
-            return rest if self._closes(each, line) else data
-        if not self.committed:
-            return rest if self._waits(each) else data
-        return rest if self._finishes(each) else self._express.take(data)
+    # Each of these takes chunks off the front of `data` and returns what is left; all of it, if they are of another kind than is known
 
-    def _begins(self, data: bytes) -> bool:
+    def _begins(self, data: bytes) -> bytes:
         """The first event."""
         kind = self._form.first
         found = kind.match(data)
-        if found is None:
-            return False
+        if found is None or not is_chunk(found):
+            return data
         prefix, fixed, figures = found.group("prefix", "fixed", "figures")
         reader, content = self.reader, kind.has_content(found)
         try:
             reader.began(prefix, fixed, figures, content=content)
         except EngineFault:
-            return False
+            return data
         self._begun = True
-        express = self._express = Express(reader, self.before, self._wire.write)
-        express.narrow(self._form.opening, self._form.closing)
+        self._express = self._form.express(reader, self.before, self._wire.write)
         self._out = b"%b%b}\n\n" % (self.before, kind.choices(found))
         if content:
             self._commit()
-        return True
+        else:
+            self._next = self._waits
+        return data[found.end() :]
 
     def _commit(self) -> None:
         self.first = seconds = self._owner.now() - self._started
         self.committed = True
-        self._wire.write(self._owner.stream_head(seconds) + chunk(self._out))
+        out = self._out
+        self._wire.write(b"%b%x\r\n%b\r\n" % (self._owner.stream_head(seconds), len(out), out))
         self._out = b""
         self._upstream.express = self._express
+        self._next = self._flows
 
-    def _waits(self, data: bytes) -> bool:
-        """The next event, while the head waits for content."""
-        event = self._express.event(data)
+    def _waits(self, data: bytes) -> bytes:
+        """The event behind it, while the head waits for content."""
+        each = first_chunk(data)
+        event = self._express.event(each) if each else None
         if event is None:
-            return False
+            return data
         self._out += event
         self._commit()
-        return True
+        return data[len(each) :]
 
-    def _finishes(self, data: bytes) -> bool:
-        """The last event of the choice."""
+    def _flows(self, data: bytes) -> bytes:
+        """The last event of the choice, or texts before it."""
         kind, reader = self._form.finish, self.reader
         found = kind.match(data)
-        if found is None:
-            return False
+        if found is None or not is_chunk(found):
+            return self._express.take(data)
         prefix, fixed, figures = found.group("prefix", "fixed", "figures")
         if not reader.follows(prefix, fixed):
-            return False
+            return data
         try:
             reader.finished(figures, content=kind.has_content(found))
         except EngineFault:
-            return False
-        self._finished = True
+            return data
         self._upstream.express = None
         self._out = b"%b%b}\n\n" % (self.before, kind.choices(found))
-        return True
+        self._next = self._closes
+        return data[found.end() :]
 
-    def _closes(self, data: bytes, line: int) -> bool:
-        """An event behind the last of a choice, which has to be read: the usage."""
+    def _closes(self, data: bytes) -> bytes | None:
+        """The usage, and [DONE]; None if that was the end."""
+        if data == _END:
+            return None if self._ends(LAST_CHUNK) else data
+        size = len(data) - len(_END)
+        each = data[:size] if size > 0 and data[size:] == _END else first_chunk(data)
+        if each == _DONE_CHUNK:
+            return None if self._ends(data[len(each) :]) else data
+        line = each.find(b"\r\n", 0, 8)
         start = line + 8
         if (
-            data[line:start] != b"\r\ndata: "
-            or data[-4:] != b"\n\n\r\n"
-            or data.count(b"\n") != 4
-            or data.count(b"\r") != 2
-        ):
-            return False
+            each[:start] != b"%x\r\ndata: " % (len(each) - line - 4) or each[-4:] != b"\n\n\r\n"
+            or each.count(b"\n") != 4 or each.count(b"\r") != 2
+        ):  # fmt: skip
+            return data
         try:
-            choices = self.reader.read_whole(data[start:-4])
+            choices = self.reader.read_whole(each[start:-4])
         except EngineFault:
-            return False
+            return data
         if choices is not None:
             self._out += b"%b%b}\n\n" % (self.before, choices)
-        return True
+        return data[len(each) :]
 
     def _ends(self, rest: bytes) -> bool:
         """[DONE]. False if the figures have to be looked at; `rest` is what came behind it."""
-        reader, first = self.reader, self.first
+        reader, first, owner, upstream = self.reader, self.first, self._owner, self._upstream
         final = reader.final
         if first is None or final is None or not is_plausible(reader, final):
             return False
-        owner = self._owner
         if owner.shows:
             prompt, completion = final.prompt, final.completion
             data = self._out + _USAGE % (
@@ -186,15 +183,9 @@ class FlatStream:
             )  # fmt: skip
         else:
             data = self._out + DONE
-        upstream = self._upstream
-        if rest != LAST_CHUNK:
-            upstream.flows_on(None)
-        if not owner.finish(final, first, chunk(data) + LAST_CHUNK):
+        if not owner.finish(final, first, b"%x\r\n%b\r\n0\r\n\r\n" % (len(data), data), whole=rest == LAST_CHUNK):
             return False
-        upstream.fast = None
-        if rest == LAST_CHUNK:
-            upstream.rests()
-        elif rest:
+        if rest and rest != LAST_CHUNK:
             upstream.received(rest)
         return True
 
@@ -222,6 +213,10 @@ class FlatStream:
         self._upstream.flows_on(flow)
         return flow
 
+    def become(self) -> Exchange:
+        """The exchange that its request would be by now."""
+        return self._owner.become()
+
     # From the clock
 
     def moved(self, now: float) -> None:
@@ -229,3 +224,20 @@ class FlatStream:
         pieces = self.reader.pieces
         if pieces != self.looked_at:
             self.looked_at, self.last_write = pieces, now
+
+
+def first_chunk(data: bytes) -> bytes:
+    """The whole chunk at the start of `data`; nothing if there is none."""
+    line = data.find(b"\r\n", 0, 8)
+    try:
+        size = chunk_size(data[:line]) if line > 0 else 0
+    except FramingError:
+        return b""
+    end = line + 4 + size
+    return data[:end] if size and end <= len(data) else b""
+
+
+def is_chunk(found: re.Match[bytes]) -> bool:
+    """Whether what was found is a chunk of the size that it says."""
+    line = found["size"]
+    return len(line) < 8 and line == b"%x" % (found.end() - len(line) - 4)

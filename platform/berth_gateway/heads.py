@@ -18,26 +18,28 @@ _MOST_DIGITS = 15
 
 
 class Heads:
-    """By what stands before the number in Content-Length and behind it."""
+    """By what stands before the number in Content-Length and behind it. `latest`: the one that came last on a new connection, which
+    the next will probably send."""
 
-    __slots__ = ("_known", "_since")
+    __slots__ = ("_known", "_since", "latest")
 
     def __init__(self) -> None:
         self._known: dict[tuple[bytes, bytes], Known] = {}
         self._since = 0.0
+        self.latest: Known | None = None
 
     def forget(self) -> None:
-        self._known = {}
+        self._known, self.latest = {}, None
 
     def tidy(self, now: float) -> None:
         """`now` in seconds of any clock, the same one each time."""
         if now - self._since >= SECONDS:
             self._since = now
-            self._known = {}
+            self.forget()
 
     def keep(self, known: Known) -> None:
         if known.is_usual and not known.caller.key.networks and len(self._known) < MOST:
-            self._known[known.form.before, known.form.behind] = known
+            self._known[known.form.before, known.form.behind] = self.latest = known
 
     def find(self, data: bytes, view: View | None, wall: float) -> Known | None:
         """What is known of the head at the start of `data`, for a connection of its own."""
@@ -53,4 +55,5 @@ class Heads:
         known = self._known.get((data[:start], data[digits:end])) if end > 4 else None
         if known is None or view is None or known.caller_now(view, wall) is None:
             return None
-        return Known(known.form, known.head, known.place, known.caller, known.view)
+        self.latest = known
+        return known.again_elsewhere()

@@ -38,6 +38,10 @@ class Known:
         head, endpoint = self.head, self.place.endpoint
         return head.minor == 1 and head.origin is None and endpoint is not None and endpoint.name == "chat/completions"
 
+    def again_elsewhere(self) -> Known:
+        """The same for a connection of its own."""
+        return Known(self.form, self.head, self.place, self.caller, self.view)
+
     def caller_now(self, view: View, now: float) -> Caller | None:
         """Who calls, if that is still known."""
         expires = self.caller.key.expires_at

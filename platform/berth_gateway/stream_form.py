@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from berth_gateway.chunks import CHOICE_KEYS, RUNNING, ChunkReader, EngineFault
-from berth_gateway.express import Express
+from berth_gateway.express import Express, Write
 
 MOST_EVENTS = 12  # that are read of a stream which is learned from
 _MOST_BYTES = 2048  # of an event
@@ -47,7 +47,7 @@ class Kind:
     __slots__ = ("_has_text", "_template", "_varies", "has_more", "match")
 
     def __init__(self, pattern: bytes, template: bytes, varies: list[str], *, has_more: bool) -> None:
-        self.match = re.compile(pattern).fullmatch
+        self.match = re.compile(pattern).match
         self._template, self._varies, self.has_more = template, varies, has_more
         self._has_text = "text" in varies
 
@@ -62,11 +62,21 @@ class Kind:
 class StreamForm:
     """`head`: of the last answer. `opening`, `closing`: what stands around a text within the choices of an event that has only text."""
 
-    __slots__ = ("closing", "finish", "first", "head", "opening")
+    __slots__ = ("_express", "closing", "finish", "first", "head", "opening")
 
     def __init__(self, head: bytes, first: Kind, finish: Kind, opening: bytes, closing: bytes) -> None:
         self.head, self.first, self.finish = head, first, finish
         self.opening, self.closing = opening, closing
+        self._express: Express | None = None  # the last
+
+    def express(self, reader: ChunkReader, before: bytes, write: Write) -> Express:
+        """For the chunks behind the first, which this reader has taken."""
+        last = self._express
+        if last is not None and last.fits(reader, before):
+            return last.another(reader, before, write)
+        made = self._express = Express(reader, before, write)
+        made.narrow(self.opening, self.closing)
+        return made
 
 
 def learn(head: bytes, events: list[bytes], express: Express | None) -> StreamForm | None:
@@ -132,7 +142,7 @@ class _Read:
             out = out.replace(mark, b"%b")
         around = b"(?P<prefix>%b)%b(?P<fixed>%b)" % (self._like(self._prefix), pattern, self._like(self._fixed))
         more = any(value for key, value in delta.items() if key not in ("role", "content"))
-        return Kind(rb"[0-9A-Fa-f]{1,8}\r\ndata: " + around + _FIGURES, out, varies, has_more=more)
+        return Kind(rb"(?P<size>[0-9a-f]{1,7})\r\ndata: " + around + _FIGURES, out, varies, has_more=more)
 
     def _like(self, constant: bytes) -> bytes:
         """The pattern of bytes in which the id and the time may be others."""

@@ -14,6 +14,8 @@ from berth_gateway.route import Address
 
 if TYPE_CHECKING:
     from berth_gateway.fast import FastExchange
+    from berth_gateway.fast_answer import UsualAnswer
+    from berth_gateway.flat_stream import FlatStream
     from berth_gateway.gateway import Gateway
 
 
@@ -85,7 +87,8 @@ class Upstream:
         self.short_cut: Callable[[bytes], bool] | None = None
         # The same for streams in the usual form. Only set while the next byte begins a chunk and an event.
         self.express: Express | None = None
-        self.fast: FastExchange | None = None  # a usual request that it was given (`fast`); nobody else asks then
+        # A usual request that it was given (`fast`), or its answer if that is a stream of a known form; nobody else asks then.
+        self.fast: FastExchange | UsualAnswer | FlatStream | None = None
 
     # From the asker
 

@@ -71,10 +71,10 @@ class Forms:
         self.flat = self.thawed = 0
         begins, thawed = FlatStream._begins, FlatStream.thawed
 
-        def watch_begin(stream: FlatStream, data: bytes) -> bool:
-            taken = begins(stream, data)
-            self.flat += taken
-            return taken
+        def watch_begin(stream: FlatStream, data: bytes) -> bytes:
+            left = begins(stream, data)
+            self.flat += len(left) < len(data)
+            return left
 
         def watch_thaw(stream: FlatStream) -> FastStream:
             self.thawed += 1

@@ -7,7 +7,7 @@ from msgspec import UNSET, Raw, Struct, UnsetType
 
 from berth_gateway.account import Facts
 from berth_gateway.aggregate import usage_json
-from berth_gateway.chunks import Usage
+from berth_gateway.chunks import FAILED, Usage
 from berth_gateway.errors import Refusal
 from berth_gateway.meter import Counts
 from berth_gateway.relay import Relayed
@@ -74,6 +74,8 @@ class ChoicesRelay:
     def finish(self) -> Relayed:
         data, self._data = self._data, b""
         try:
+            if not data.isascii():
+                data.decode()  # texts are passed on as they are, so nobody else looks whether they are UTF-8
             answer = decode_answer(data)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             return Relayed(fault=True)
@@ -88,7 +90,7 @@ class ChoicesRelay:
         chat = self._facts.endpoint.chat
         for choice in choices:
             content, mark = (choice.message, b"{") if chat else (choice.text, b'"')
-            if choice.finish_reason == "error" or content is UNSET or not bytes(content).startswith(mark):
+            if choice.finish_reason in FAILED or content is UNSET or not bytes(content).startswith(mark):
                 return False
         return bool(choices)
 

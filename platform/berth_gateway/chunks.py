@@ -13,11 +13,15 @@ import msgspec
 from msgspec import Struct
 
 from berth_gateway.framing import known_size
+from berth_gateway.logprobs import Rewriter, is_chats
 from berth_gateway.meter import Counts
 
 RUNNING = (b',"timings":{', b',"usage":{')
 UNFINISHED = b'"finish_reason":null'
 FINISHED = b'"finish_reason":"'
+FAILED = frozenset(
+    {"error", "abort"}
+)  # finish reasons of an engine that gave up; clients would take what came for an answer
 CHOICE_KEYS = frozenset({"index", "delta", "text", "logprobs", "finish_reason"})
 
 
@@ -95,6 +99,7 @@ class ChunkReader:
         "_finished",
         "_lessons",
         "_prefix",
+        "_rewriters",
         "_running_counts",
         "_seen",
         "final",
@@ -117,6 +122,7 @@ class ChunkReader:
         self._running_counts: Counts | None = None
         self._seen: set[int] = set()
         self._finished: set[int] = set()
+        self._rewriters: dict[int, Rewriter] | None = None
 
     @property
     def complete(self) -> bool:
@@ -245,7 +251,7 @@ class ChunkReader:
         first = index not in self._seen
         self._seen.add(index)
         reason = choice.get("finish_reason")
-        if reason == "error":
+        if isinstance(reason, str) and reason in FAILED:
             raise EngineFault
         if reason is not None:
             if not isinstance(reason, str) or index in self._finished:
@@ -258,12 +264,19 @@ class ChunkReader:
                 choice = {**choice, "delta": {"role": "assistant", **(delta or {"content": ""})}}
             elif "role" in delta and delta.get("content", "") is None and len(delta) == 2:
                 choice = {**choice, "delta": {**delta, "content": ""}}
+        elif is_chats(choice.get("logprobs")):
+            choice = {**choice, "logprobs": self._rewriter(index).rewrite(choice["logprobs"])}
         return {key: value for key, value in choice.items() if key in CHOICE_KEYS}
+
+    def _rewriter(self, index: int) -> Rewriter:
+        if self._rewriters is None:
+            self._rewriters = {}
+        return self._rewriters.setdefault(index, Rewriter())
 
     def _learn(self, data: bytes, choices: list[dict[str, Any]]) -> None:
         """Remembers the bytes around `choices`, if taking `choices` as it is would change nothing."""
         self._lessons -= 1
-        if any(not CHOICE_KEYS.issuperset(choice) for choice in choices):
+        if self._rewriters or any(not CHOICE_KEYS.issuperset(choice) for choice in choices):
             return
         raw = bytes(_decode_raw(data).choices)
         start = data.find(raw)

@@ -9,6 +9,7 @@ import msgspec
 from berth_gateway.errors import Refusal
 
 _BATCH_WORDS = "too large to process"
+_MEDIA = {"image": "images", "audio": "audio", "video": "video"}  # as engines call it, and as we do
 _CONTEXT_WORDS = ("maximum context length", "context size", "context window", "context length")
 
 
@@ -19,6 +20,10 @@ def read_refusal(status: int, body: bytes, prompt_field: str) -> Refusal | None:
     error = _error_object(body)
     message = error.get("message")
     words = message.lower() if isinstance(message, str) else ""
+    for kind, called in _MEDIA.items():
+        # llama.cpp calls it a fault of its own, and vLLM counts to 0.
+        if f"{kind} input is not supported" in words or f"at most 0 {kind}" in words:
+            return Refusal("unsupported_value", f"This model does not take {called}.", param=prompt_field)
     if status == 500:
         # llama.cpp calls it a fault of its own that a text to embed does not fit into one batch.
         return _too_long(error, prompt_field) if _BATCH_WORDS in words else None

@@ -220,6 +220,7 @@ def test_reasoning_and_logprobs_are_put_together_too() -> None:
         b'{"choices":5}',
         b'{"choices":[{"index":"0"}]}',
         b'{"choices":[{"index":0,"delta":{},"finish_reason":"error"}]}',
+        b'{"choices":[{"index":0,"delta":{},"finish_reason":"abort"}]}',
         b'{"choices":[{"index":0,"delta":{},"finish_reason":7}]}',
         b"\xff",
         b"[" * 100_000,

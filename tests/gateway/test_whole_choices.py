@@ -78,6 +78,7 @@ def test_any_split_gives_the_same(tmp_path: Path, split: int) -> None:
         whole(choices=[]),
         whole(choices=[{"index": 0, "message": {"content": "x"}, "finish_reason": None}]),
         whole(choices=[{"index": 0, "message": {"content": "x"}, "finish_reason": "error"}]),
+        whole(choices=[{"index": 0, "message": {"content": "x"}, "finish_reason": "abort"}]),
         whole(choices=[{"index": 0, "message": None, "finish_reason": "stop"}]),
         whole(choices=[{"index": 0, "text": "x", "finish_reason": "stop"}]),
         whole(error={"message": "secret"}),
@@ -94,6 +95,16 @@ def test_what_is_not_an_answer_is_a_fault_and_not_shown(tmp_path: Path, wrong: A
     assert answer.status == 503
     assert b"secret" not in answer.body
     assert core.events[0].completion_tokens == 0
+
+
+@pytest.mark.parametrize(("text", "status"), [("\xff\xfe".encode("latin1"), 503), ("\N{PARTY POPPER}é".encode(), 200)])
+def test_a_text_that_is_no_utf8_is_not_passed_on(tmp_path: Path, text: bytes, status: int) -> None:
+    core = core_with(tmp_path, "vllm")
+    _, wire = core.ask()
+    core.engine.send(plain(200, json.dumps(whole()).encode().replace(b"Hi", text)))
+    (answer,) = answers(wire.out)
+    assert answer.status == status
+    answer.body.decode()
 
 
 def test_without_the_engines_figures_the_answer_is_estimated(tmp_path: Path) -> None:

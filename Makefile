@@ -54,11 +54,11 @@ test: browser ## everything on real services, a real engine and a real browser (
 
 test-slow: ## the tests that take minutes (ARGS=… for pytest)
 	+@$(call LOCKED,$(VENV)/.stamp-dev $(CLIENT_STAMPS) $(DASHBOARD))
-	@$(PY) -m pytest -m slow $(ARGS)
+	@TEST_VLLM="$${BERTH_VLLM:-}" $(PY) -m pytest -m slow $(ARGS)
 
 matrix: ## every artefact that can be made of the sample model, on its engine (needs `make converters`; BERTH_VLLM=… or `make engines` for vLLM's)
 	+@$(call LOCKED,$(VENV)/.stamp-dev $(DASHBOARD))
-	@$(PY) -m pytest -m "slow or not slow" -s tests/e2e/test_matrix.py $(ARGS)
+	@TEST_VLLM="$${BERTH_VLLM:-}" $(PY) -m pytest -m "slow or not slow" -s tests/e2e/test_matrix.py $(ARGS)
 
 check: ## lint, types, import contracts, drift of schemas and migrations
 	+@$(call LOCKED,$(VENV)/.stamp-dev $(if $(HAS_DASHBOARD),frontend/node_modules/.stamp))

@@ -62,7 +62,8 @@ def spacious(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Platform]:
 
 
 def _vllm(folder: Path) -> str | None:
-    found = os.environ.get("BERTH_VLLM") or shutil.which("vllm")
+    """`TEST_VLLM` is what `make` was given as BERTH_VLLM: tests see nobody's own settings (tests/settings.py)."""
+    found = os.environ.get("TEST_VLLM") or shutil.which("vllm")
     if found or not engine_programs.has("vllm"):
         return found
     return str(engine_programs.vllm(folder / "vllm"))

@@ -56,6 +56,27 @@ def standing(row: Deployment, revision: Revision, room: int, ground: Ground, *, 
     return Standing(room if keeps else left_for(line, me, room), queue, places, reason, allowed)
 
 
+def worth_giving_up(
+    row: Deployment, revision: Revision, old: Sequence[Replica], ground: Ground, reason: str
+) -> frozenset[str]:
+    """Names of those of `old` whose end would bring a place for a replica of `revision`. None of them if even all together would not:
+    then others hold what is missing, and nothing that serves is given up for it. `reason`: what limits places now."""
+    quota = Quota.objects.filter(org=row.org_id).first()
+    here = [each for each in old if each.revision.tier == revision.tier]
+    if quota is not None:
+        used, freed = used_by(row.org_id), [each.revision for each in old]
+        left = Used(
+            used.replicas - len(old), used.gpus - sum(e.gpus for e in freed), used.memory - sum(e.memory for e in freed)
+        )
+        if not in_region(ground.region, quota.regions) or 0 in _left(quota, left, revision):
+            return frozenset()
+    if ground.devices:
+        taken = taken_devices() - {device for each in here for device in each.devices}
+        if sum(each not in taken for each in ground.devices) < devices_for(revision):
+            return frozenset()
+    return frozenset(each.name for each in (old if reason == OVER_QUOTA else here))
+
+
 def wait_begins(row: Deployment, revision: Revision, room: int, now: datetime) -> datetime:
     """Since when it waits: from now on. If others of its owner make room for it, it takes the place that they have held."""
     holders = _holders(row.org_id, revision.tier)

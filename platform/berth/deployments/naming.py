@@ -37,9 +37,13 @@ class Situation(msgspec.Struct, frozen=True):
     def starting(self) -> bool:
         return self.starts > 0 or self.fleet.on_the_way
 
+    @property
+    def makes_place(self) -> bool:
+        """Whether an old one goes so that a new one can come."""
+        return bool(self.fleet.leaving) or any(isinstance(action, Retire) for action in self.actions)
+
     def decided(self, state: State, reason: str, message: str, check_in: float, *, waiting: bool = False) -> Decision:
-        busy = bool(self.fleet.leaving) or any(isinstance(action, Retire) for action in self.actions)
-        check_at = self.world.now + (min(SOON, check_in) if busy or self.starting else check_in)
+        check_at = self.world.now + (min(SOON, check_in) if self.makes_place or self.starting else check_in)
         return Decision(self.actions, state, reason, message[:400], check_at, self.failures, waiting)
 
 
@@ -102,10 +106,10 @@ def _after_failure(it: Situation, last: Failure) -> Decision:
 def _without_room(it: Situation) -> Decision:
     wanted, fleet, world = it.wanted, it.fleet, it.world
     needed, room = wanted.memory >> 20, max(0, world.room) >> 20
-    if fleet.spare_ready and world.places == 0:
+    if fleet.spare_ready and it.makes_place and world.places == 0:
         message = "A quota or the number of devices leaves no place for old and new side by side: the old stops first."
         return it.decided(State.UPDATING, "no_room_side_by_side", message, SOON)
-    if fleet.spare_ready:
+    if fleet.spare_ready and it.makes_place:
         message = f"There is no room to run old and new side by side ({needed} MiB needed, {room} MiB free): the old stops first."
         return it.decided(State.UPDATING, "no_room_side_by_side", message, SOON)
     if wanted.base is not None and fleet.serving:
@@ -127,6 +131,8 @@ def _without_room(it: Situation) -> Decision:
     else:
         message = f"A replica needs {needed} MiB and {room} MiB are free. It starts by itself when another deployment makes room."
     state = State.DEGRADED if fleet.serving else State.QUEUED
+    if fleet.spare_ready:  # nothing of the old is given up for it, because that would not bring the place
+        state, message = State.UPDATING, f"The revision before it goes on serving. {message}"
     return it.decided(state, reason, f"{message}{_place(world)}", NO_ROOM, waiting=True)
 
 

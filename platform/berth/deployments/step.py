@@ -185,9 +185,11 @@ def _missing(placed: Sequence[Seen], count: int) -> list[int]:
 def _make_room(wanted: Wanted, world: World, fleet: Fleet) -> list[Action]:
     """Without room for old and new side by side the old goes first, one at a time, and only if that helps. While two revisions are
     compared, nothing that serves is given up for it."""
-    ready_old = [seen for seen in fleet.old if seen.life is Life.READY]
+    ready_old = [
+        seen for seen in fleet.old if seen.life is Life.READY and (world.worth is None or seen.name in world.worth)
+    ]
     if wanted.base is not None or fleet.leaving or not ready_old:
         return []
-    if world.places != 0 and world.room + ready_old[0].memory < wanted.memory:
+    if world.room + ready_old[0].memory < wanted.memory:
         return []
     return [Retire(ready_old[0].name)]

@@ -10,7 +10,7 @@ import msgspec
 from django.db.models import Q, QuerySet, Sum
 
 from berth.compute.provider import ObservedReplica
-from berth.deployments.capacity import standing
+from berth.deployments.capacity import standing, worth_giving_up
 from berth.deployments.course import beside_base
 from berth.deployments.models import Deployment, Replica, Revision, Rollout
 from berth.deployments.planning import Ground, Room
@@ -103,6 +103,8 @@ def look(
         ground,
         replacing=bool(merged.ended) or any(_goes(each, wanted) for each in merged.seen),
     )
+    old = [row for row in rows if row.name not in gone and row.revision.number not in wanted.same]
+    worth = worth_giving_up(deployment, revision, old, ground, place.places_reason if place.places == 0 else "")
     world = World(
         now=now.timestamp(),
         state=deployment.state,
@@ -117,6 +119,7 @@ def look(
         woken_at=deployment.woken_at.timestamp() if deployment.woken_at else None,
         places=place.places,
         places_reason=place.places_reason,
+        worth=worth,
         queue=place.queue,
         base_attempts=_attempts(deployment, wanted.base.revision) if wanted.base else {},
         base_failures=base_failures,

@@ -168,6 +168,7 @@ class World(msgspec.Struct, frozen=True):
     woken_at: float | None = None
     places: int | None = None  # replicas that may be started by quota and devices; None: as many as memory holds
     places_reason: str = ""  # what limits them: "over_quota", "no_capacity"
+    worth: frozenset[str] | None = None  # replicas whose end brings a place for a new one; None: each of them does
     queue: Queue | None = None  # where it stands, if it waits for room
     base_attempts: dict[int, int] = {}
     base_failures: int = 0  # lately

@@ -30,10 +30,10 @@ def one_clock(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     yield
 
 
-def big(org: Organisation, share: int = 6, **fields: Any) -> Deployment:
-    """That many GiB of the 15 that can be used."""
+def big(org: Organisation, share: int = 6, count: int = 1, **fields: Any) -> Deployment:
+    """Each replica of that many GiB of the 15 that can be used."""
     made = queued(org, **fields)
-    Revision.objects.for_org(org).filter(deployment=made).update(memory=share * GIB)
+    Revision.objects.for_org(org).filter(deployment=made).update(memory=share * GIB, replicas=count)
     return row(made)
 
 
@@ -90,6 +90,61 @@ def test_a_quota_stops_more_and_nobody_elses(provider: FakeProvider, clock: Cloc
     Quota.objects.filter(org=org).update(replicas=None, memory=8 * GIB)
     round_of(everybody, provider, clock)
     assert states(everybody) == [State.READY] * 3
+
+
+def half_way(org: Organisation, provider: FakeProvider, clock: Clock) -> Deployment:
+    """Two replicas answer, and another revision is to take over; nothing of that has begun."""
+    made = big(org, 3, count=2)
+    round_of([made], provider, clock)
+    assert ready(made) == ["1", "1"]
+    update(row(made), None, needs={"context_length": 512, "concurrency": 1}, provider=provider)
+    Revision.objects.for_org(org).filter(deployment=made, number=2).update(memory=3 * GIB, tier="cpu-fake")
+    return row(made)
+
+
+def ready(deployment: Deployment) -> list[str]:
+    """Revisions of those that answer."""
+    rows = Replica.objects.for_org(deployment.org_id).filter(deployment=deployment, phase="ready", ended_at=None)
+    return [str(number) for number in rows.values_list("revision__number", flat=True)]
+
+
+@pytest.mark.threat("E5")
+def test_a_quota_that_is_lowered_in_the_middle_of_an_update_takes_nothing_away(
+    provider: FakeProvider, clock: Clock
+) -> None:
+    """There is no place for the new revision however many of the old are given up: others of the organisation hold it all."""
+    org = make.org()
+    other = big(org, 3, count=2)
+    round_of([other], provider, clock)
+    made = half_way(org, provider, clock)
+    Quota.objects.create(org=org, replicas=2)
+    round_of([made, other], provider, clock, rounds=8)
+    assert ready(made) == ["1", "1"]
+    assert (row(made).state, row(made).reason) == (State.UPDATING, "over_quota")
+    Quota.objects.filter(org=org).update(replicas=4)  # exactly what runs: the old makes place, one by one
+    round_of([made, other], provider, clock, rounds=12)
+    assert ready(made) == ["2", "2"]
+
+
+def test_a_region_that_is_given_up_in_the_middle_of_an_update_takes_nothing_away(
+    provider: FakeProvider, clock: Clock
+) -> None:
+    org = make.org()
+    made = half_way(org, provider, clock)
+    Quota.objects.create(org=org, regions=["elsewhere"])
+    round_of([made], provider, clock, rounds=8)
+    assert ready(made) == ["1", "1"]
+    assert row(made).reason == "region_not_allowed"
+
+
+def test_an_update_to_hardware_that_is_full_takes_nothing_away(provider: FakeProvider, clock: Clock) -> None:
+    """What the old ones hold elsewhere is no help there."""
+    made = half_way(make.org(), provider, clock)
+    Revision.objects.for_org(made.org_id).filter(deployment=made, number=2).update(tier="gone", memory=GIB)
+    round_of([made], provider, clock, rounds=8)
+    assert ready(made) == ["1", "1"]
+    assert (row(made).state, row(made).reason) == (State.UPDATING, "no_capacity")
+    assert "goes on serving" in row(made).message
 
 
 def test_the_more_important_takes_the_place_of_the_less_important_of_its_owner(

@@ -72,8 +72,8 @@ def plan_anywhere(
 
 
 def find_version(org: Organisation, model: str | None, version: ModelVersion | int | None) -> ModelVersion:
-    """Raises NotFound."""
-    rows = ModelVersion.objects.for_org(org).select_related("model")
+    """One that is there: of what was deleted only history is left. Raises NotFound."""
+    rows = ModelVersion.objects.for_org(org).filter(deleted_at=None).select_related("model")
     if isinstance(version, ModelVersion):
         rows = rows.filter(pk=version.pk)
     else:

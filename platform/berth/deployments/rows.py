@@ -7,6 +7,7 @@ from typing import Final
 
 from django.db import IntegrityError, transaction
 
+from berth.catalog.models import ModelVersion
 from berth.deployments.kick import kick
 from berth.deployments.models import Deployment, Desired, Revision, State
 from berth.orgs.models import Organisation, User
@@ -34,6 +35,13 @@ def locked_as(deployment: Deployment, before: Revision) -> Deployment:
             "change it again.",
         )
     return row
+
+
+def hold_version(version: ModelVersion) -> None:
+    """Until the transaction is over nobody deletes it. Raises NotFound if somebody just has."""
+    rows = ModelVersion.objects.for_org(version.org_id).select_for_update(no_key=True)
+    if rows.filter(pk=version.pk, deleted_at=None).first() is None:
+        raise NotFound("model version")
 
 
 def create(

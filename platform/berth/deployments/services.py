@@ -20,7 +20,7 @@ from berth.deployments.preparations import supersede
 from berth.deployments.proposals import Wishes, find_version, replica_count
 from berth.deployments.quotas import check_quota
 from berth.deployments.revising import revise
-from berth.deployments.rows import create, locked, locked_as, wanted_changed
+from berth.deployments.rows import create, hold_version, locked, locked_as, wanted_changed
 from berth.orgs.models import Organisation, User
 from berth.outbox.services import announce
 from berth.web.errors import Conflict, NotFound
@@ -64,6 +64,7 @@ def deploy(
         raise NoPlan(planned)
     check_quota(org, planned.choice)
     with transaction.atomic():
+        hold_version(found)
         deployment = create(org, actor, name, found.model.name)
         make = preparing.begin if planned.choice.made_of else revise
         make(deployment, actor, found, wanted, fixed, planned, now)
@@ -137,6 +138,7 @@ def update(
     check_quota(deployment.org, planned.choice)
     with transaction.atomic():
         deployment = locked_as(deployment, before)
+        hold_version(found)
         supersede(deployment, now)
         if outgrown is not None:
             reason = reason or f"Planned anew: {outgrown.message}"[:200]

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from berth.catalog.models import ModelVersion
 from berth.compute.providers.fake import FakeProvider
 from berth.deployments.models import Deployment, Event, Revision, State
 from berth.deployments.planning import NoPlan
@@ -97,6 +98,35 @@ def test_only_models_of_the_organisation(org: Organisation) -> None:
     for wanted in ({"model": "theirs"}, {"version": foreign}, {"model": "tiny", "version": 2}, {}):
         with pytest.raises(NotFound):
             deploy(org, None, **wanted)
+
+
+def test_what_was_deleted_and_is_only_history_is_not_deployed(org: Organisation) -> None:
+    """Its files are gone; the newest that is there is the one before it."""
+    first = ModelVersion.objects.for_org(org).get()
+    second = make.version(first.model, 2)
+    make.artefact(second)
+    ModelVersion.objects.for_org(org).filter(pk=second.pk).update(deleted_at=make.NOON)
+    with pytest.raises(NotFound):
+        deploy(org, None, model="tiny", version=2)
+    with pytest.raises(NotFound):
+        deploy(org, None, version=second)
+    made = deploy(org, None, model="tiny")
+    assert made.revision is not None
+    assert made.revision.version == first
+    with pytest.raises(NotFound):
+        update(made, None, version=2)
+
+
+def test_what_is_deleted_while_it_is_planned_is_not_deployed(
+    org: Organisation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def meanwhile(owner: Organisation, choice: object) -> None:
+        ModelVersion.objects.for_org(org).update(deleted_at=make.NOON)
+
+    monkeypatch.setattr("berth.deployments.services.check_quota", meanwhile)
+    with pytest.raises(NotFound):
+        deploy(org, None, model="tiny")
+    assert not Deployment.objects.for_org(org).exists()
 
 
 def test_suspended_organisations_deploy_nothing(org: Organisation) -> None:

@@ -10,7 +10,7 @@ from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from berth.catalog import import_api, selectors, services
+from berth.catalog import credentials_api, import_api, library_api, selectors, services, storage_api
 from berth.catalog.conversion.shown import QualityOut
 from berth.catalog.models import Artefact, Model, ModelVersion
 from berth.catalog.uses import uses_of
@@ -148,5 +148,8 @@ def _add(view: OrgView, body: dict[str, Any], user: User) -> ModelVersion:
 urlpatterns = [
     path("orgs/<slug:org>/models", ModelsView.as_view()),
     path("orgs/<slug:org>/models/<str:name>", ModelView.as_view()),
+    *library_api.urlpatterns,
     *import_api.urlpatterns,
+    *credentials_api.urlpatterns,
+    *storage_api.urlpatterns,
 ]

@@ -1,4 +1,4 @@
-"""Routes of imports, the credentials of their sources, storage, and the library of known models."""
+"""Routes of imports."""
 
 from __future__ import annotations
 
@@ -7,31 +7,26 @@ from typing import Any, cast
 from uuid import UUID
 
 from django.urls import path
-from drf_spectacular.utils import OpenApiParameter, OpenApiResponse, extend_schema, extend_schema_field
+from drf_spectacular.utils import OpenApiParameter, extend_schema, extend_schema_field
 from rest_framework import serializers
 from rest_framework.parsers import BaseParser
 from rest_framework.request import Request
 from rest_framework.response import Response
-from rest_framework.views import APIView
 
-from berth.catalog import credentials, imports, library, references
-from berth.catalog.deletion import delete_version
-from berth.catalog.import_models import CredentialKind, ImportSource, ImportState
-from berth.catalog.models import ImportFile, ModelImport, SourceCredential
-from berth.catalog.quotas import set_quota
+from berth.catalog import imports
+from berth.catalog.import_models import ImportSource, ImportState
+from berth.catalog.models import ImportFile, ModelImport
 from berth.catalog.sources.upload import PART_BYTES
 from berth.orgs.idempotency import idempotent
 from berth.orgs.models import User
 from berth.orgs.permissions import Action
 from berth.orgs.views import OrgView
-from berth.web.auth import Operator, SignedIn
 from berth.web.errors import ApiError
 from berth.web.pagination import page, page_of
 from berth.web.parsers import JsonParser
 from berth.web.serializers import NoBody, PageQuery, StrictSerializer, read_body
 
 PART_CHECKSUM = "X-Part-SHA256"
-GONE = OpenApiResponse(description="Done.")
 
 
 class ImportOut(serializers.ModelSerializer[ModelImport]):
@@ -122,57 +117,6 @@ class NewImportIn(StrictSerializer):
     upload = UploadFileIn(many=True, required=False, help_text="upload: the files that will come")
 
 
-class CredentialOut(serializers.ModelSerializer[SourceCredential]):
-    class Meta:
-        model = SourceCredential
-        fields = ["name", "kind", "host", "hint", "created_at"]
-
-
-class NewCredentialIn(StrictSerializer):
-    name = serializers.CharField(max_length=63)
-    kind = serializers.ChoiceField(choices=CredentialKind.choices)
-    secret = serializers.CharField(
-        max_length=512, help_text="s3: the secret access key; hub, bearer: the token. Never shown again"
-    )
-    key_id = serializers.CharField(max_length=512, required=False, help_text="s3: the access key id")
-    endpoint = serializers.CharField(
-        max_length=400, required=False, help_text="s3, hub: address of the service, if not the usual one"
-    )
-    region = serializers.CharField(max_length=32, required=False, help_text="s3")
-    host = serializers.CharField(max_length=253, required=False, help_text="bearer: the host that gets the token")
-
-
-class StorageOut(serializers.Serializer[Any]):
-    used = serializers.IntegerField(help_text="Bytes of all model versions; what several share counts once")
-    coming = serializers.IntegerField(help_text="Bytes of imports on their way")
-    quota = serializers.IntegerField(allow_null=True, help_text="Bytes; null: no limit")
-
-
-class QuotaIn(StrictSerializer):
-    bytes = serializers.IntegerField(allow_null=True, min_value=0, help_text="null: no limit")
-
-
-class LibraryModelOut(serializers.Serializer[Any]):
-    key = serializers.CharField()
-    title = serializers.CharField()
-    publisher = serializers.CharField()
-    repository = serializers.CharField(help_text="On the hub; empty: comes with Berth")
-    files = serializers.CharField(help_text="Pattern for an import; empty: all that belongs to it")
-    name = serializers.CharField(help_text="Suggested name in the organisation")
-    licence = serializers.CharField()
-    licence_url = serializers.CharField()
-    gated = serializers.BooleanField(help_text="The hub wants its terms to be agreed to first")
-    parameters = serializers.IntegerField()
-    active_parameters = serializers.IntegerField()
-    context_length = serializers.IntegerField()
-    size = serializers.IntegerField(help_text="Bytes to fetch, about")
-    tasks = serializers.ListField(child=serializers.CharField())
-    good_for = serializers.DictField(child=serializers.CharField(), help_text="By language: en, zh")
-    needs = serializers.DictField(help_text="Where to begin with a plan")
-    offline = serializers.BooleanField()
-    source = serializers.CharField(help_text="Where the facts come from")  # type: ignore[assignment]
-
-
 class Bytes(BaseParser):
     """A part of an upload as it is; one byte more than allowed is read, so that a longer one is noticed."""
 
@@ -243,82 +187,9 @@ class PartView(OrgView):
         return Response(ImportOut(run).data)
 
 
-class CredentialsView(OrgView):
-    actions = {"GET": Action.MODELS_WRITE, "POST": Action.MODELS_WRITE}
-
-    @extend_schema(operation_id="list_source_credentials", responses=page_of(CredentialOut), parameters=[PageQuery])
-    def get(self, request: Request, org: str) -> Response:
-        return page(request, SourceCredential.objects.for_org(self.org), CredentialOut)
-
-    @extend_schema(operation_id="create_source_credential", request=NewCredentialIn, responses={201: CredentialOut})
-    @idempotent
-    def post(self, request: Request, org: str) -> Response:
-        """Keeps a key to a place where models are. Its secret is sealed, never shown, and sent to that host only."""
-        made = credentials.create_credential(
-            self.org, cast(User, request.user), **_named(read_body(NewCredentialIn, request))
-        )
-        return Response(CredentialOut(made).data, status=201)
-
-
-def _named(body: dict[str, Any]) -> dict[str, Any]:
-    return {name: body[name] for name in map(str, NewCredentialIn().fields) if name in body}
-
-
-class CredentialView(OrgView):
-    actions = {"DELETE": Action.MODELS_WRITE}
-
-    @extend_schema(operation_id="delete_source_credential", request=None, responses={204: GONE})
-    def delete(self, request: Request, org: str, name: str) -> Response:
-        credentials.delete_credential(self.org, name)
-        return Response(status=204)
-
-
-class VersionView(OrgView):
-    actions = {"DELETE": Action.MODELS_WRITE}
-
-    @extend_schema(operation_id="delete_model_version", request=None, responses={204: GONE})
-    def delete(self, request: Request, org: str, name: str, number: int) -> Response:
-        """Lets go of a version's files. Not while a deployment runs the model."""
-        delete_version(self.member, name, number)
-        return Response(status=204)
-
-
-class StorageView(OrgView):
-    actions = {"GET": Action.MODELS_READ}
-
-    @extend_schema(operation_id="get_storage", responses=StorageOut)
-    def get(self, request: Request, org: str) -> Response:
-        return Response(StorageOut(references.storage_of(self.org)).data)
-
-
-class QuotaView(APIView):
-    permission_classes = (Operator,)
-
-    @extend_schema(operation_id="set_storage_quota", request=QuotaIn, responses=StorageOut)
-    def put(self, request: Request, org: str) -> Response:
-        """How much storage an organisation may use for models."""
-        found = set_quota(org, read_body(QuotaIn, request)["bytes"])
-        return Response(StorageOut(references.storage_of(found)).data)
-
-
-class LibraryView(APIView):
-    permission_classes = (SignedIn,)
-
-    @extend_schema(operation_id="list_library", responses=LibraryModelOut(many=True))
-    def get(self, request: Request) -> Response:
-        """Popular open models with what is known of them; each is an import away."""
-        return Response(LibraryModelOut(library.models(), many=True).data)
-
-
 urlpatterns = [
-    path("library", LibraryView.as_view()),
-    path("operator/orgs/<slug:org>/storage-quota", QuotaView.as_view()),
     path("orgs/<slug:org>/imports", ImportsView.as_view()),
     path("orgs/<slug:org>/imports/<uuid:import_id>", ImportView.as_view()),
     path("orgs/<slug:org>/imports/<uuid:import_id>/cancel", CancelImportView.as_view()),
     path("orgs/<slug:org>/imports/<uuid:import_id>/files/<str:name>/parts/<int:number>", PartView.as_view()),
-    path("orgs/<slug:org>/source-credentials", CredentialsView.as_view()),
-    path("orgs/<slug:org>/source-credentials/<str:name>", CredentialView.as_view()),
-    path("orgs/<slug:org>/storage", StorageView.as_view()),
-    path("orgs/<slug:org>/models/<str:name>/versions/<int:number>", VersionView.as_view()),
 ]

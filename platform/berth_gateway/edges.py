@@ -61,7 +61,7 @@ class UpstreamEdge(asyncio.Protocol):
     def __init__(self, upstream: Upstream) -> None:
         self._upstream = upstream
         # uvloop looks this up once, when the connection is made: without a method in between it is one call less a chunk.
-        self.data_received = upstream.received  # type: ignore[method-assign]
+        self.data_received = upstream.received  # type: ignore[method-assign, assignment]
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._upstream.opened(cast("Wire", transport))

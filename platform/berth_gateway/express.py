@@ -22,6 +22,10 @@ _TWO_DIGITS = 245  # a chunk that is so large without a text has three with near
 _END = b"}\n\n\r\n"
 SIZES = tuple(b"%x" % size for size in range(_MOST))
 LINES = tuple(b"%x\r\n" % size for size in range(_MOST))
+# Of a chunk that `receiver` takes: what of it is not its payload, the first size that is too much, where the text begins and, from the
+# end, ends, what stands before and behind it; who is told; how it is written, how much larger, and what stands around it then.
+Constants = tuple[int, int, int, int, bytes, bytes, object, object, int, bytes, bytes]
+UNKNOWN: Constants = (0, 0, 0, 0, b"", b"", None, None, 0, b"", b"")  # no chunk is so small
 _RUNNING_STARTS = frozenset(mark[:9] for mark in RUNNING)
 _OPENINGS = (b'"delta":{"content":"', b'"text":"')
 
@@ -52,16 +56,15 @@ class Express:
         "_framed",
         "_lead",
         "_rest",
+        "_shape",
         "_tried",
         "after",
         "base",
-        "cut",
-        "less",
+        "constants",
         "most",
         "open",
         "opening",
         "reader",
-        "rear",
         "tail",
         "write",
     )
@@ -78,9 +81,9 @@ class Express:
         self._lead = b""
         self._rest = 0
         self._tried = 4  # choices that are looked at for their narrow form
-        # How `Upstream.received` takes one chunk apart: where the text begins and, from the end, ends, what is not its payload, the
-        # first size that is too much, and how much larger the client's chunk is. Until the form is learned, no chunk looks so.
-        self.cut = self.rear = self.less = self.most = self.base = 0
+        self.base = self.most = 0  # how much larger the client's chunk is; the first size that is too much
+        self._shape = UNKNOWN[:4]
+        self.constants = UNKNOWN
 
     def fits(self, reader: Counting, before: bytes) -> bool:
         """Whether a stream with this reader differs in nothing but the bytes before its choices, and not in their number."""
@@ -96,7 +99,8 @@ class Express:
         made._fixed, made._end, made._close, made._rest = self._fixed, self._end, self._close, self._rest
         made.open, made.opening = framed + self._lead, before + self._lead
         made._lead, made.after, made.tail, made._tried = self._lead, self.after, self.tail, 0
-        made.cut, made.rear, made.less, made.most, made.base = self.cut, self.rear, self.less, self.most, self.base
+        made.most, made.base, made._shape = self.most, self.base, self._shape
+        made._describe()
         return made
 
     @property
@@ -234,5 +238,11 @@ class Express:
         least = len(self.open) + len(self.tail) - 4  # the size of a chunk without text
         self.base = len(self._before) - len(self._framed) + 2 + 1 - len(self._fixed)
         digits = 2 if least < _TWO_DIGITS else 3
-        self.cut, self.rear, self.less = digits + len(self.open), -len(self.tail), digits + 4
         self.most = min(_MOST, _MOST - self.base)
+        self._shape = (digits + 4, self.most, digits + len(self.open), -len(self.tail))
+        self._describe()
+
+    def _describe(self) -> None:
+        self.constants = (
+            *self._shape, self.open, self.tail, self.reader, self.write, self.base, self.opening, self.after
+        )  # fmt: skip

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import FunctionType
 from typing import TYPE_CHECKING, Protocol
 
 from berth_gateway.chunks import FINISHED
-from berth_gateway.express import LINES, SIZES, Express
+from berth_gateway.express import UNKNOWN, Express
 from berth_gateway.form import form_of
 from berth_gateway.framing import Body, ChunkedBody, FramingError, LengthBody, UntilClose, known_size
 from berth_gateway.head import HeadError, ResponseHead, read_response
+from berth_gateway.receiver import ignore, receiver
 from berth_gateway.route import Address
 
 if TYPE_CHECKING:
@@ -56,15 +58,17 @@ class Upstream:
         "_asker",
         "_body",
         "_buffer",
+        "_express",
         "_gateway",
         "_keep",
         "_last_head",
         "_message",
         "_paused",
+        "_receiver",
         "_reused",
         "_started",
-        "express",
         "fast",
+        "received",
         "short_cut",
         "where",
         "wire",
@@ -85,10 +89,22 @@ class Upstream:
         self._paused = False
         # Set by the asker while an answer flows: takes bytes that are one whole chunk, and says whether it has.
         self.short_cut: Callable[[bytes], bool] | None = None
-        # The same for streams in the usual form. Only set while the next byte begins a chunk and an event.
-        self.express: Express | None = None
+        self._express: Express | None = None
+        self._receiver: FunctionType | None = receiver(self)
+        self.received: Callable[[bytes], None] = self._receiver  # what the connection calls
         # A usual request that it was given (`fast`), or its answer if that is a stream of a known form; nobody else asks then.
         self.fast: FastExchange | UsualAnswer | FlatStream | None = None
+
+    @property
+    def express(self) -> Express | None:
+        """The same as `short_cut` for streams in the usual form. Only set while the next byte begins a chunk and an event."""
+        return self._express
+
+    @express.setter
+    def express(self, express: Express | None) -> None:
+        self._express = express
+        if self._receiver is not None:
+            self._receiver.__defaults__ = UNKNOWN if express is None else express.constants
 
     # From the asker
 
@@ -190,25 +206,15 @@ class Upstream:
         if asker is not None:
             asker.broken(answered=False, reused=False)
 
-    def received(self, data: bytes) -> None:
-        express = self.express
-        if express is not None:
-            # Nearly every chunk: its size, what is known, a plain text, what is known. Written out here, because a call costs as much.
-            size = len(data) - express.less
-            if size < express.most:
-                text = data[express.cut : express.rear]
-                if (
-                    data == b"".join((SIZES[size], express.open, text, express.tail))
-                    and not (34 in text or 10 in text or 13 in text)
-                ):  # fmt: skip
-                    express.reader.pieces += 1
-                    express.write(b"".join((LINES[size + express.base], express.opening, text, express.after)))
-                    return
-            if self.fast is None or FINISHED not in data:
-                data = express.take(data)
-                if not data:
-                    return
-                self.express = None  # until the asker finds that it fits again
+    def came(self, data: bytes) -> None:
+        """What `received` has not taken."""
+        express = self._express
+        if express is not None and (self.fast is None or FINISHED not in data):
+            data = express.take(data)
+            if not data:
+                self.express = express  # its form may have been learned just now
+                return
+            self.express = None  # until the asker finds that it fits again
         if self.fast is not None:
             self.fast.came(data)
             return
@@ -313,6 +319,8 @@ class Upstream:
         self.wire = None
         if self.fast is not None:
             self.fast.become()
+        # Neither holds this connection, so that its memory is free at once.
+        self._receiver, self.received = None, ignore
         self._gateway.finishing.pop(self, None)
         asker, self._asker, self.short_cut, self.express = self._asker, None, None, None
         if asker is None:

@@ -16,6 +16,7 @@ from berth_runtime.failure import Failure
 from berth_runtime.quality import llamacpp, scripted
 from berth_runtime.quality.job import JOB_FORMAT, QualityJob, QualityReport
 from berth_runtime.quality.measure import Prediction, Quality, compare
+from berth_runtime.quality.remembered import remembered
 from berth_runtime.spec import ModelFile
 
 _NEUTRAL: Final = Path(__file__).parent / "sample.txt"
@@ -27,7 +28,7 @@ def check(job: QualityJob, folder: WorkDir) -> QualityReport:
     texts = [_NEUTRAL.read_text(encoding="utf-8"), *([] if job.sample_file is None else [_sample(job.sample_file)])]
     told = 2 * job.places * len(texts)
     found = [
-        _compared(job, text, partial(_counted, folder, 2 * job.places * number, told))
+        _compared(job, text, partial(_counted, folder, 2 * job.places * number, told), keep=number == 0)
         for number, text in enumerate(texts)
     ]
     neutral, sample = found[0], found[1] if len(found) > 1 else None
@@ -47,7 +48,9 @@ def _counted(folder: WorkDir, before: int, told: int, done: int) -> None:
     folder.progress("measuring", before + done, told)
 
 
-def _compared(job: QualityJob, text: str, said: Callable[[int], None]) -> Quality:
+def _compared(job: QualityJob, text: str, said: Callable[[int], None], *, keep: bool) -> Quality:
+    """`keep`: the text is the bundled one, so that what the reference says of it may be kept."""
+
     def asked(files: tuple[ModelFile, ...], before: int) -> list[Prediction]:
         def counted(done: int, _all: int) -> None:
             said(before + done)
@@ -58,7 +61,16 @@ def _compared(job: QualityJob, text: str, said: Callable[[int], None]) -> Qualit
             files, text, threads=job.threads, places=job.places, memory_limit=job.memory_limit, said=counted
         )
 
-    reference, measured = asked(job.reference, 0), asked(job.measured, job.places)
+    def reference_said() -> list[Prediction]:
+        return asked(job.reference, 0)
+
+    engine = engine_named("llamacpp") if keep and all(map(_is_gguf, job.reference)) else None
+    if engine is None or job.reference_file is None:
+        reference = reference_said()
+    else:
+        place = Path(job.reference_file)
+        reference = remembered(place, job.reference, text, job.places, engine.version(), reference_said)
+    measured = asked(job.measured, job.places)
     try:
         return compare(reference, measured)
     except ValueError as error:

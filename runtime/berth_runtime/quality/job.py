@@ -22,6 +22,8 @@ class QualityJob(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     sample_file: str | None = (
         None  # a text of the organisation's own, measured beside the neutral one; read, never copied or kept
     )
+    # A file in which what the reference says of the neutral text is kept for the next job; None: it is asked anew.
+    reference_file: str | None = None
     lifeline: str | None = None  # lock file of the supervisor: when it is free, the job stops
     memory_limit: int | None = None  # bytes of address space growth allowed to the engine
 

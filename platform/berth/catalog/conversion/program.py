@@ -81,6 +81,7 @@ class Folder:
 
     def __init__(self, conversion_id: Any) -> None:
         self.path = Path(settings.STORE_DIR) / "conversions" / str(conversion_id)
+        self.reference_file = self.path.parent / ".reference"  # kept from one conversion to the next
 
     def start(self, module: str, *, sample: str | None = None, **job: Any) -> None:
         """Starts `python -m berth_runtime.<module>` on a job, detached. Does nothing while one is at work in the folder.

@@ -101,6 +101,7 @@ def _step(conversion: Conversion, folder: Folder, now: datetime) -> None:
         folder.start(
             "quality", sample=sample.text_of(conversion),
             reference=_source_files(conversion, folder), measured=_made_files(folder, made), places=PLACES,
+            reference_file=str(folder.reference_file),
         )  # fmt: skip
     else:
         _keep(conversion, folder, now, made, report)

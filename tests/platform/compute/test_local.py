@@ -29,6 +29,7 @@ from berth.compute.providers.folder import ReplicaFolder
 from berth.compute.providers.local import LocalProvider
 from tests.platform.compute.provider_contract import SECRET, ProviderContract, a_spec, one
 from tests.runtime.agents import call, eventually, gone, model_file
+from tests.runtime.object_store import Store
 
 ROOT = Path(__file__).resolve().parents[3]
 ENVIRON = {"PATH": os.environ["PATH"], "BERTH_LLAMA_SERVER": "bundled", "DATABASE_URL": "postgresql://secret"}
@@ -220,6 +221,30 @@ def test_a_replica_that_cannot_fit_is_not_started(provider: LocalProvider, spec:
     with pytest.raises(NoCapacity, match="MiB"):
         provider.start(msgspec.structs.replace(spec, memory_limit=1 << 60), SECRET)
     assert provider.observe_all() == []
+
+
+def test_what_has_to_be_fetched_is_fetched_once_for_all_replicas_of_the_machine(
+    home: Path, provider: LocalProvider
+) -> None:
+    there = model_file()
+    store = Store({"/model": Path(there.path).read_bytes()})
+    try:
+        file = ModelFile("", there.role, there.size, there.sha256, url=store.url("/model"))
+        for number in range(2):
+            replica = a_spec(file, replica=f"fetching-{number}")
+            provider.start(replica, SECRET)
+            eventually(lambda replica=replica: one(provider, replica).ready, "it is ready", seconds=240)
+        assert set(store.served.values()) == {1}
+        assert [path.name for path in (home / "cache").iterdir() if not path.suffix] == [there.sha256]
+        assert (home / "cache").stat().st_mode & 0o777 == 0o700
+    finally:
+        store.close()
+
+
+def test_what_is_in_a_folder_is_read_there(home: Path, provider: LocalProvider, spec: LaunchSpec) -> None:
+    provider.start(spec, SECRET)
+    eventually(lambda: one(provider, spec).ready, "it is ready")
+    assert not (home / "cache").exists()
 
 
 def test_what_the_runtime_refuses_is_said(provider: LocalProvider, spec: LaunchSpec) -> None:

@@ -177,13 +177,15 @@ class LocalProvider:
         raise ProviderUnavailable("The replica is still ending. Try again in a moment.")
 
     def _completed(self, spec: LaunchSpec, folder: ReplicaFolder) -> LaunchSpec:
-        """With what is ours to say: where its files are, under which lifeline, and that it listens on loopback only."""
+        """With what is ours to say: where its files are, under which lifeline, and that it listens on loopback only. What has to be fetched
+        lies in one place for all replicas of this machine; what the store has in a folder is read there."""
         lifeline = str(self._lifeline) if self._lifeline and self._lifeline.exists() else None
         return msgspec.structs.replace(
             spec,
             secret_file=str(folder.secret_file),
             state_dir=str(folder.path),
             lifeline=lifeline,
+            cache_dir=str(self._root.parent / "cache"),
             host="127.0.0.1",
             port=0,
         )

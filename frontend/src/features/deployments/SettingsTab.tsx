@@ -20,13 +20,35 @@ export function SettingsTab({ deployment }: { deployment: Deployment }) {
   return (
     <Requires action="deployments.write">
       <div className="grid-2">
-        <ChangeNeeds deployment={deployment} />
-        <Scale deployment={deployment} />
-        <Bounds deployment={deployment} />
-        <ScalingSettings deployment={deployment} />
+        {deployment.beside === null ? (
+          <>
+            <ChangeNeeds deployment={deployment} />
+            <Scale deployment={deployment} />
+            <Bounds deployment={deployment} />
+            <ScalingSettings deployment={deployment} />
+          </>
+        ) : (
+          <FollowsBase base={deployment.beside} />
+        )}
         {can("deployments.delete") ? <Delete deployment={deployment} /> : null}
       </div>
     </Requires>
+  );
+}
+
+/** An adapter runs on its base's replicas: needs, number, bounds, sleep and peaks are the base's to say, and refused here. */
+function FollowsBase({ base }: { base: string }) {
+  const { t } = useI18n();
+  const { slug } = useOrg();
+  return (
+    <Card title={t("deployment.followsBase")}>
+      <div className="stack">
+        <p>{t("deployment.followsBase.text", { base })}</p>
+        <div>
+          <ButtonLink href={`/o/${slug}/deployments/${encodeURIComponent(base)}/settings`}>{t("deployment.followsBase.open", { base })}</ButtonLink>
+        </div>
+      </div>
+    </Card>
   );
 }
 

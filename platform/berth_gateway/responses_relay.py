@@ -94,6 +94,7 @@ class ResponsesRelay:
         self._begun = False
         self._order = ResponseOrder()
         self._output: list[Any] = []
+        self._untold: list[Event] = []  # what of the output has to be told at the end
         self._status = "completed"
 
     # In
@@ -124,8 +125,8 @@ class ResponsesRelay:
                     relayed.done = True
                     relayed.fault = self._status == "failed"
                     break
-        except (EngineFault, msgspec.MsgspecError, UnicodeDecodeError, RecursionError, TypeError, AttributeError):
-            relayed.fault = True
+        except (EngineFault, msgspec.MsgspecError, ValueError, RecursionError, TypeError, AttributeError, LookupError):
+            relayed.fault = True  # members that are missing, or are something else
         return relayed
 
     def _read(self, data: bytes) -> bytes | None:
@@ -197,11 +198,12 @@ class ResponsesRelay:
             self._status = "incomplete"
             output = [*output[:-1], {**output[-1], "status": "incomplete"}] if output else output
         self._output = [{"id": item_key({"item": item}), **item} for item in output]
+        self._untold = self._order.close(self._output)
 
     # Out
 
     def last_events(self, usage: Counts) -> bytes:
-        rest = self._written(self._order.close(self._output))
+        rest = self._written(self._untold)
         return rest + self._event(
             f"response.{self._status}", response=self._response(self._status, self._output, usage)
         )

@@ -149,6 +149,9 @@ ODDITIES = st.sampled_from(
         "lost",
         "tool_calls",
         "wait",
+        "cut",
+        "snapshot",
+        "full",
     ]
 )
 
@@ -215,6 +218,8 @@ def played(script: list[tuple[str, list[bytes], str]], world: World, *, fast: bo
                 continue
             elif odd == "wait":
                 way.core.pass_time(1.5)
+            elif odd in ("cut", "snapshot", "full"):
+                getattr(way, odd)(at, 0)
             if busy and busy[0].upstream in [
                 each.upstream for each in way.core.dialled if each.upstream.fast or each.upstream._asker
             ]:

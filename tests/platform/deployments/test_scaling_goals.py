@@ -11,9 +11,9 @@ import pytest
 
 from berth.deployments.simulate.compare import berth, clairvoyant, run
 from berth.deployments.simulate.families import FAMILIES, arrivals, chat_sizes, family, shuffled, warped
-from berth.deployments.simulate.fleet import Change, Run, Setting
 from berth.deployments.simulate.measure import Measured, judge, measure
 from berth.deployments.simulate.scalers import Autoscaler
+from berth.deployments.simulate.setting import Change, Run, Setting
 from berth.deployments.simulate.trace import Trace, multiplied
 from tests.platform.deployments import worlds
 

@@ -14,11 +14,12 @@ import pytest
 from berth.deployments.scaling.observation import Capacity, Observation, Policy
 from berth.deployments.simulate.calibrate import capacity_of
 from berth.deployments.simulate.families import FAMILIES, family, shuffled, warped
-from berth.deployments.simulate.fleet import Fleet, Order, Run, Setting
+from berth.deployments.simulate.fleet import Fleet
 from berth.deployments.simulate.measure import judge, measure, reversals
 from berth.deployments.simulate.references import Always, TargetConcurrency, needed, plan_ahead
 from berth.deployments.simulate.replica import Engine, Requests
 from berth.deployments.simulate.routing import GatewayRouting
+from berth.deployments.simulate.setting import Order, Run, Setting
 from berth.deployments.simulate.speed import Speed
 from berth.deployments.simulate.trace import Trace, hastened, made_of, multiplied, read_trace
 from tests.platform.deployments import worlds

@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 
 from berth.deployments.scaling.observation import Capacity, Goals, Policy
-from berth.deployments.simulate.fleet import Setting
+from berth.deployments.simulate.setting import Setting
 from berth.deployments.simulate.speed import Speed
 from berth.deployments.simulate.trace import Trace, read_trace
 

@@ -21,8 +21,8 @@ from berth.deployments.scaling.observation import Goals, Policy
 from berth.deployments.simulate.calibrate import capacity_of
 from berth.deployments.simulate.compare import compare
 from berth.deployments.simulate.families import FAMILIES, family
-from berth.deployments.simulate.fleet import Setting
 from berth.deployments.simulate.report import as_plain, lines, step_lines
+from berth.deployments.simulate.setting import Setting
 from berth.deployments.simulate.speed import NoPlan, plan_speed
 from berth.deployments.simulate.trace import Trace, hastened, multiplied, read_trace
 from berth.planner.catalogue import model_by_name

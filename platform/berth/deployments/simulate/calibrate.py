@@ -5,10 +5,11 @@ from __future__ import annotations
 import random
 
 from berth.deployments.scaling.observation import Capacity, Goals, Policy
-from berth.deployments.simulate.fleet import Fleet, Setting
+from berth.deployments.simulate.fleet import Fleet
 from berth.deployments.simulate.measure import judge
 from berth.deployments.simulate.references import Always
 from berth.deployments.simulate.routing import GatewayRouting
+from berth.deployments.simulate.setting import Setting
 from berth.deployments.simulate.speed import Speed
 from berth.deployments.simulate.trace import Trace, made_of
 

@@ -10,11 +10,12 @@ import msgspec
 
 from berth.deployments.scaling.decision import Decision
 from berth.deployments.scaling.observation import Capacity
-from berth.deployments.simulate.fleet import Fleet, Run, Scaler, Setting
+from berth.deployments.simulate.fleet import Fleet
 from berth.deployments.simulate.measure import Measured, measure
 from berth.deployments.simulate.references import Always, Clairvoyant, TargetConcurrency, needed, work_by_slot
 from berth.deployments.simulate.routing import GatewayRouting
 from berth.deployments.simulate.scalers import Autoscaler
+from berth.deployments.simulate.setting import Run, Scaler, Setting
 from berth.deployments.simulate.trace import Trace
 
 SLOT = 5.0  # seconds: how finely the clairvoyant plans

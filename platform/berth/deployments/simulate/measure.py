@@ -8,8 +8,8 @@ from itertools import pairwise
 import msgspec
 
 from berth.deployments.scaling.observation import Goals
-from berth.deployments.simulate.fleet import Run
 from berth.deployments.simulate.replica import Requests
+from berth.deployments.simulate.setting import Run
 from berth.deployments.simulate.speed import Speed
 
 HOUR = 3_600.0

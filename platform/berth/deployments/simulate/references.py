@@ -6,7 +6,7 @@ from collections import deque
 from math import ceil
 
 from berth.deployments.scaling.observation import Observation
-from berth.deployments.simulate.fleet import Order
+from berth.deployments.simulate.setting import Order
 from berth.deployments.simulate.trace import Trace
 
 

@@ -8,7 +8,7 @@ from berth.deployments.autoscale import autoscale
 from berth.deployments.scaling.decision import Decision
 from berth.deployments.scaling.observation import Observation
 from berth.deployments.scaling.state import State
-from berth.deployments.simulate.fleet import Order
+from berth.deployments.simulate.setting import Order
 
 
 class Autoscaler:

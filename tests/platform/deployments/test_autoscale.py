@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import msgspec
 import pytest
 from hypothesis import given, settings
@@ -157,7 +159,8 @@ def test_constant_load_never_oscillates(rate: float, interval: float, initial: i
     changes = [
         after - before for before, after in zip(service.counts, service.counts[1:], strict=False) if after != before
     ]
-    assert all(change > 0 for change in changes) or all(change < 0 for change in changes) or len(changes) <= 2
+    turns = sum((one > 0) != (other > 0) for one, other in pairwise(changes))
+    assert turns <= 1, "up to work off what waited at first, and then down to what the load needs"
     assert len(set(service.counts[-50:])) == 1
 
 
@@ -191,7 +194,7 @@ def test_a_step_is_met_within_seconds_and_kept_for_minutes() -> None:
     assert 6 <= at_peak <= 8
     service.run(200, 6.0)
     assert service.counts[-1] >= at_peak - 1 >= 6, "a lull is no reason to go down"
-    service.run(2_400, 6.0)
+    service.run(4_200, 6.0)
     assert service.counts[-1] == 1
 
 

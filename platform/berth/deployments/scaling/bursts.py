@@ -11,8 +11,8 @@ import msgspec
 
 KEPT: Final = 96  # stretches
 APART: Final = 60.0  # seconds between two stretches from which on they belong to two bursts
-SHORTEST_HOLD: Final = 1_500.0  # seconds for which a burst is held ready, when nobody knows yet whether it comes again
-EXCEPTION_HOLD: Final = 600.0  # of one that was higher than all the others
+SHORTEST_HOLD: Final = 2_400.0  # seconds for which a burst is held ready, when nobody knows yet whether it comes again
+EXCEPTION_HOLD: Final = 1_800.0  # of one that was higher than all the others
 MANY: Final = 4  # bursts
 LONGEST_HOLD: Final = 4 * 3_600.0
 GAPS: Final = 3.0  # times the longest pause between bursts, lately

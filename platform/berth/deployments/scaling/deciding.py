@@ -28,6 +28,8 @@ SURPASS: Final = 1.15  # times what is held ready for bursts: only more is a jum
 BEYOND: Final = 1.1  # times the highest rate that was seen lately, no head-room is bought
 STUCK, STUCK_AFTER = 0.8, 15.0  # of what replicas could do; seconds
 BRIEFLY: Final = 1.5  # times what the rate needs, where bursts are over before a replica is ready
+RELAX: Final = 1.3  # times what the highest rate takes: what is more was there for a backlog
+FEW: Final = 2  # replicas: one more costs little beside a minute without it
 WITHIN: Final = 2.0  # times the planned concurrency may be within a replica at once; more waits at the gateway
 
 
@@ -121,7 +123,9 @@ def little(state: State) -> float | None:
 def _load(observation: Observation, state: State) -> tuple[Load, State]:
     policy = observation.policy
     growth = state.pattern.growth(observation.now, observation.cold_start) if policy.daily else 1.0
-    found = outlook(state.history, observation.cold_start, growth, state.dispersion, calm_level(state) * JUMP)
+    found = outlook(
+        state.history, observation.cold_start, growth, state.dispersion, calm_level(state) * JUMP, state.desired <= FEW
+    )
     rate = rate_for(observation, state)
     limit = _concurrency(observation, rate, state)
     backlog = Backlog(0.0, 0.0)
@@ -179,7 +183,8 @@ def _wanted(observation: Observation, state: State, load: Load) -> tuple[float, 
         floor(rate.replicas(prepared * (1.0 + WIDE))),
     )
     if state.begun is not None and observation.now - state.begun < LEARNING:
-        keep = max(keep, state.desired)  # nothing is known yet that would say otherwise
+        # Nothing is known yet that would say otherwise, but that a backlog is gone.
+        keep = max(keep, min(state.desired, max(state.initial, ceil(rate.replicas(RELAX * state.bursts.highest)))))
     reasons = [_by_rate(max(prepared, jump), need, count)]
     if found.jump and jump >= found.jump:
         reasons.insert(0, _by_jump(found.jump, count))

@@ -16,6 +16,10 @@ _MOST_TREND: Final = 0.5
 DAMP: Final = 0.25  # growth seldom goes on as it was
 
 
+FIRST: Final = 8.0  # seconds of history, before which a rise is no rise
+RISING: Final = 2.0  # standard deviations
+
+
 class Outlook(msgspec.Struct, frozen=True):
     rate: float  # now
     expected: float  # `ahead` seconds from now, if what was goes on
@@ -24,10 +28,14 @@ class Outlook(msgspec.Struct, frozen=True):
     lately: float  # over the last seconds, as far as they can be trusted
 
 
-def outlook(history: History, ahead: float, growth: float, spread: float, prepared: float) -> Outlook:
-    """`growth`: as the time of day tells; `spread`: variance over mean of what comes; `prepared`: only more is a jump."""
+def outlook(
+    history: History, ahead: float, growth: float, spread: float, prepared: float, few: bool = False
+) -> Outlook:
+    """`growth`: as the time of day tells; `spread`: variance over mean of what comes; `prepared`: only more is a jump;
+    `few`: there are one or two replicas, so that a rise at the very beginning is worth following."""
     level = history.rate(_LEVEL)
-    expected = (level + _trend(history, level, ahead, spread)) * growth
+    begun = _beginning(history, ahead, spread) if few else 0.0
+    expected = max(level + _trend(history, level, ahead, spread), begun) * growth
     sudden, least = surest(history, spread)
     jump = sudden if least > max(expected, prepared) else 0.0
     return Outlook(level, expected, min(expected, history.rate(LASTING)), jump, sudden)
@@ -45,6 +53,16 @@ def _trend(history: History, level: float, ahead: float, spread: float) -> float
     short = (young - old + 1.5 * noise(level, half, spread)) / half
     slope = min(long, short)
     return max(0.0, min(DAMP * slope * (ahead + half), _MOST_TREND * level))
+
+
+def _beginning(history: History, ahead: float, spread: float) -> float:
+    """In the first minute, when nothing else is known: a rise beyond chance goes on, until there is twice as much."""
+    if not FIRST <= history.span <= _LEVEL:
+        return 0.0
+    half = history.span / 2.0
+    young, old = history.rate(half), history.rate_between(history.span, half)
+    slope = (young - old - RISING * noise(young + old, half, spread)) / half
+    return young + min(slope * ahead, young) if slope > 0 else 0.0
 
 
 def surest(history: History, spread: float) -> tuple[float, float]:

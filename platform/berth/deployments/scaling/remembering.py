@@ -35,6 +35,7 @@ def noticed(observation: Observation, state: State, came: Counters, elapsed: flo
         state,
         now=observation.now if state.now is None else max(state.now, observation.now),
         begun=observation.now if first else state.begun,
+        initial=observation.ready + observation.starting if first else state.initial,
         desired=observation.ready + observation.starting if first else state.desired,
         history=_history(observation, state, work, elapsed),
         mix=mix,

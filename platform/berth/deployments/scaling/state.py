@@ -75,6 +75,7 @@ class State(msgspec.Struct, frozen=True):
 
     now: float | None = None  # of the last call
     begun: float | None = None  # of the first call
+    initial: int = 0  # replicas at the first call
     desired: int = 0
     counters: Counters = Counters()
     busy: float = 0.0  # requests that were in flight or waited, as told or worked out

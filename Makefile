@@ -3,12 +3,15 @@ SHELL := /bin/sh
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 MAKEFLAGS += --no-print-directory
+# Who forbids Python to keep what it compiled makes each of the many processes that tests start compile all of it again.
+unexport PYTHONDONTWRITEBYTECODE
 
 VENV := .venv
 PY := $(VENV)/bin/python
 UV := $(VENV)/bin/uv
 RUN_PARTS := platform gateway runtime host sample-model
-JOBS ?= 2
+# One more than the two processors of a small machine: tests that start platforms and engines mostly wait for each other.
+JOBS ?= 3
 HAS_DASHBOARD := $(wildcard frontend/package.json)
 DASHBOARD_SOURCES := $(if $(HAS_DASHBOARD),$(shell find frontend \( -name node_modules -o -name dist \) -prune -o -type f -print))
 # Node is used from the PATH when it is new enough, and otherwise from the package that .venv holds.
@@ -46,7 +49,7 @@ up: ## start the platform; Ctrl-C stops it, the next `make up` resumes it
 	+@$(call LOCKED,$(VENV)/.stamp-run $(DASHBOARD))
 	@exec $(PY) -m berth.host up
 
-test: browser ## everything on real services, a real engine and a real browser (ARGS=… for pytest, JOBS=2 processes)
+test: browser ## everything on real services, a real engine and a real browser (ARGS=… for pytest, JOBS=3 processes)
 	+@$(call LOCKED,$(VENV)/.stamp-dev $(CLIENT_STAMPS) $(DASHBOARD))
 	@$(if $(HAS_DASHBOARD),$(NODE_ENV); cd frontend && npm test --silent,true)
 	@chosen=; if ! command -v chromium >/dev/null 2>&1; then chosen='-m not(browser or slow or cluster)'; fi; \

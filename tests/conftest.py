@@ -64,19 +64,44 @@ def _empty_valkey_for_database_tests(request: pytest.FixtureRequest) -> None:
         request.getfixturevalue("valkey")
 
 
+# End-to-end modules that kill, stop and scale the platform; they have one of their own when there are several processes, so that these
+# two long lines of tests, which mostly wait, run side by side.
+ROUGH = frozenset({"test_breaking", "test_chaos", "test_restart", "test_scaling", "test_sleep"})
+
+# Modules with engines, clusters and other people's clients, which take longest after them.
+LENGTHY = frozenset(
+    {
+        "tests/gateway/compat/test_clients.py",
+        "tests/platform/catalog/test_conversion_sample.py",
+        "tests/platform/catalog/test_conversions.py",
+        "tests/platform/compute/kubernetes/test_deployment.py",
+        "tests/platform/deployments/test_real_replica.py",
+        "tests/runtime/test_engine_contract.py",
+    }
+)
+
+
+def _rank(item: pytest.Item) -> int:
+    if item.get_closest_marker("e2e"):
+        return 0
+    return 1 if item.nodeid.split("::", 1)[0] in LENGTHY else 2
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """End-to-end tests come first: they take longest."""
-    items.sort(key=lambda item: item.get_closest_marker("e2e") is None)
+    """What takes longest comes first, so that no process is left alone with it at the end."""
+    items.sort(key=_rank)
 
 
 class ByModule(LoadScopeScheduling):
-    """Under several processes a module stays in one of them, because its fixtures start servers; all end-to-end modules share
-    one platform."""
+    """Under several processes a module stays in one of them, because its fixtures start servers; end-to-end modules share
+    one platform, or two."""
 
     def _split_scope(self, nodeid: str) -> str:
-        module = nodeid.split("::", 1)[0]
-        return "tests/e2e" if module.startswith("tests/e2e/") else module
+        module = Path(nodeid.split("::", 1)[0])
+        if module.parent != Path("tests/e2e"):
+            return str(module)
+        return "tests/e2e, rough" if module.stem in ROUGH else "tests/e2e"
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByModule:

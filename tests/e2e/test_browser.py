@@ -24,6 +24,7 @@ FLAGS = [
 ]
 
 PATIENT = 60_000  # milliseconds, on a busy machine
+expect.set_options(timeout=30_000)
 
 
 @pytest.fixture(scope="module")

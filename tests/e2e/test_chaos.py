@@ -35,7 +35,7 @@ class Seen:
 async def one_request(client: httpx.AsyncClient, model: str, dice: random.Random, seen: Seen) -> None:
     """A random kind of call: chat or completion, stream or not, read to the end or left in the middle."""
     stream, leave = dice.random() < 0.6, dice.random() < 0.3
-    length = dice.choice([1, 2, 8, 24])
+    length = dice.choice([1, 2, 4, 12])
     if dice.random() < 0.5:
         path, body = "/chat/completions", {"messages": [{"role": "user", "content": f"Count to {length}."}]}
     else:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from berth_gateway.choices import decode_answer
+from berth_gateway.chunks import FAILED
 from berth_gateway.express import Express
 from berth_gateway.fast_request import UsualRequest
 from berth_gateway.fast_stream import FastStream, within
@@ -69,15 +70,17 @@ class UsualAnswer(UsualRequest):
                 return None
             return self._hand_over(data)
         try:
+            if not body.isascii():
+                body.decode()  # texts go on as they are
             answer = decode_answer(body)
-        except UNUSUAL:
+        except (*UNUSUAL, UnicodeDecodeError):
             return self._hand_over(data)
         usage, choices = answer.usage, answer.choices
         if usage is None or answer.error is not None or len(choices) != 1:
             return self._hand_over(data)
         encoded = _encode(choices)
         # Quotes within texts are escaped there, so this is the first choice's own message.
-        if choices[0].finish_reason == "error" or b'"message":{' not in encoded[20:120]:
+        if choices[0].finish_reason in FAILED or b'"message":{' not in encoded[20:120]:
             return self._hand_over(data)
         prompt, completion = usage.prompt_tokens, usage.completion_tokens
         cached = reasoning = 0

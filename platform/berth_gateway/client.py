@@ -19,7 +19,7 @@ from berth_gateway.padding import Padded
 from berth_gateway.paths import Place
 from berth_gateway.recording import recording_of
 from berth_gateway.repeat import Known, remember
-from berth_gateway.upstream import Wire
+from berth_gateway.wire import Wire
 
 if TYPE_CHECKING:
     from berth_gateway.gateway import Gateway

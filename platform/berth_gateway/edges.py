@@ -10,7 +10,8 @@ from typing import cast
 
 from berth_gateway.client import Client
 from berth_gateway.gateway import Gateway
-from berth_gateway.upstream import Upstream, Wire
+from berth_gateway.upstream import Upstream
+from berth_gateway.wire import Wire
 
 CONNECT_SECONDS = 5.0
 

@@ -16,7 +16,8 @@ from berth_gateway.relay import EVENT_STREAM, Relay
 
 if TYPE_CHECKING:
     from berth_gateway.fast_answer import UsualAnswer
-    from berth_gateway.upstream import Upstream, Wire
+    from berth_gateway.upstream import Upstream
+    from berth_gateway.wire import Wire
 
 
 class FastStream:

@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from berth_gateway.exchange import Exchange
     from berth_gateway.fast_answer import UsualAnswer
     from berth_gateway.stream_form import StreamForm
-    from berth_gateway.upstream import Upstream, Wire
+    from berth_gateway.upstream import Upstream
+    from berth_gateway.wire import Wire
 
 _nothing: list[bytes] = []
 _NONE = Express(ChunkReader(), b"", _nothing.append)  # before the first event

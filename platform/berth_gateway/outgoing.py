@@ -12,7 +12,7 @@ from berth_gateway.admit import Caller
 from berth_gateway.errors import Refusal
 from berth_gateway.framing import LAST_CHUNK, Body, ChunkedBody, LengthBody, chunk
 from berth_gateway.head import RequestHead, write_response, write_stream
-from berth_gateway.upstream import Wire
+from berth_gateway.wire import Wire
 
 if TYPE_CHECKING:
     from berth_gateway.exchange import Exchange

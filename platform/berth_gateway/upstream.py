@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from types import FunctionType
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from berth_gateway.chunks import FINISHED
 from berth_gateway.express import UNKNOWN, Express
@@ -13,6 +13,7 @@ from berth_gateway.framing import Body, ChunkedBody, FramingError, LengthBody, U
 from berth_gateway.head import HeadError, ResponseHead, read_response
 from berth_gateway.receiver import ignore, receiver
 from berth_gateway.route import Address
+from berth_gateway.wire import Asker, Wire
 
 if TYPE_CHECKING:
     from berth_gateway.fast import FastExchange
@@ -22,33 +23,6 @@ if TYPE_CHECKING:
 
 
 JSON, EVENT_STREAM = b"application/json", b"text/event-stream"
-
-
-class Wire(Protocol):
-    """What the core needs of a transport."""
-
-    def write(self, data: bytes) -> None: ...
-    def write_eof(self) -> None: ...
-    def close(self) -> None: ...
-    def abort(self) -> None: ...
-    def pause_reading(self) -> None: ...
-    def resume_reading(self) -> None: ...
-
-
-class Asker(Protocol):
-    """Who waits for an answer."""
-
-    def answered(self, head: ResponseHead) -> None:
-        """The head has come."""
-
-    def payload(self, data: bytes) -> None:
-        """A part of the body, framing removed."""
-
-    def ended(self) -> None:
-        """The answer is whole."""
-
-    def broken(self, *, answered: bool, reused: bool) -> None:
-        """The connection failed: before any byte of the answer, or within it; a fresh one or one from the pool."""
 
 
 class Upstream:

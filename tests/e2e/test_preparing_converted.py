@@ -135,7 +135,8 @@ def test_what_measuring_finds_too_bad_gives_way_to_what_it_finds_good(
     [kept] = [each["params"] for each in choice["reasons"] if each["code"] == "quality_measured"]
     [passed] = [each for each in events(platform_up, name) if each["kind"] == "quantization_passed_over"]
     assert (passed["data"]["quantization"], passed["data"]["reason"]) == ("Q8_0", "measured_loss")
-    against = [each for each in shown["revision"]["plan"]["rejected"] if each["quantization"] == "Q8_0"]
+    rejected = [each for each in shown["revision"]["plan"]["rejected"] if each["engine"] == "llamacpp"]
+    against = [each for each in rejected if each["quantization"] == "Q8_0"]
     assert [each["code"] for each in against] == ["measured_loss"]
     assert against[0]["message"] == passed["data"]["message"]
     assert against[0]["params"]["loss"] > against[0]["params"]["limit"] == 4.0

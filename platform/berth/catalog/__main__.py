@@ -81,7 +81,9 @@ def main(argv: list[str] | None = None) -> int:
         sys.stderr.write("\nStopped. The same command again goes on from here.\n")
         return 130
     except EOFError:
-        sys.stderr.write("\nThere is no terminal to ask for the password on. Name a file that has it: --password-file.\n")
+        sys.stderr.write(
+            "\nThere is no terminal to ask for the password on. Name a file that has it: --password-file.\n"
+        )
         return 1
     except (ClientError, OSError) as error:
         sys.stderr.write(f"\n{error}\n")

@@ -52,7 +52,10 @@ class Seen:
         """One of a Markdown table; `HEAD` is above it."""
         quality = self.made.get("quality") or {}
         loss = (f"{quality['divergence']:.4f}", f"{quality['agreement']:.1%}") if quality else ("", "")
-        kept = "; ".join(f"{each['tensors']} x {each['given']}" for each in self.made.get("fallbacks", []))
+        kept = "; ".join(
+            f"{each['tensors']} x {each['given']}" if each["tensors"] else each["given"]
+            for each in self.made.get("fallbacks", [])
+        )
         size = (f"{self.size / 1e6:.0f}", f"{self.size * 8 / self.parameters:.1f}") if self.parameters else ("", "")
         metered = ", ".join(str(each["completion_tokens"]) for each in self.events[:2])
         left = f"after {self.events[2]['completion_tokens']} of {MOST}" if len(self.events) == 3 else ""

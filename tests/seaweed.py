@@ -50,7 +50,7 @@ def seaweed(folder: Path) -> Iterator[Seaweed]:
     }
     argv = [
         weed(), "mini", f"-dir={folder}", "-ip=127.0.0.1", "-ip.bind=127.0.0.1", "-admin.ui=false", "-webdav=false",
-        "-s3.port.iceberg=0", f"-s3.config={config}", f"-bucket={BUCKET}", "-master.telemetry=false",
+        "-s3.port.iceberg=0", "-s3.port.lance=0", f"-s3.config={config}", f"-bucket={BUCKET}", "-master.telemetry=false",
         f"-master.port={ports['master']}", f"-master.port.grpc={ports['master.grpc']}",
         f"-volume.port={ports['volume']}", f"-volume.port.grpc={ports['volume.grpc']}",
         f"-filer.port={ports['filer']}", f"-filer.port.grpc={ports['filer.grpc']}",

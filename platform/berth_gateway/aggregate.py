@@ -34,11 +34,11 @@ class Aggregate:
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             raise EngineFault from None
         for item in decoded:
-            index = item.get("index", 0)
-            choice = self._choices.get(index)
-            if choice is None:
-                choice = self._choices[index] = _Choice()
             try:
+                index = _index(item)
+                choice = self._choices.get(index)
+                if choice is None:
+                    choice = self._choices[index] = _Choice()
                 choice.add(item, item.get("delta") if self._chat else item)
             except (TypeError, AttributeError, KeyError):
                 raise EngineFault from None
@@ -78,21 +78,19 @@ class _Choice:
         for name, value in (delta or {}).items():
             if name in ("content", "reasoning_content", "reasoning", "refusal", "text"):
                 if value is not None:
-                    if not isinstance(value, str):
-                        raise TypeError
-                    self.texts.setdefault(name, []).append(value)
+                    self.texts.setdefault(name, []).append(_text(value))
             elif name == "tool_calls" and value is not None:
                 for call in value:
                     self._add_call(call)
 
     def _add_call(self, piece: dict[str, Any]) -> None:
         """Pieces belong together by their index; the id comes with the first only."""
-        index = piece.get("index", 0)
+        index = _index(piece)
         call = self.calls.setdefault(index, {"id": None, "type": "function", "name": "", "arguments": []})
-        call["id"] = call["id"] or piece.get("id")
+        call["id"] = call["id"] or _text(piece.get("id"))
         function = piece.get("function") or {}
-        call["name"] += function.get("name") or ""
-        call["arguments"].append(function.get("arguments") or "")
+        call["name"] += _text(function.get("name"))
+        call["arguments"].append(_text(function.get("arguments")))
 
     def whole(self, index: int, *, chat: bool) -> dict[str, Any]:
         joined = {name: "".join(pieces) for name, pieces in self.texts.items()}
@@ -119,6 +117,23 @@ class _Choice:
         elif message["content"] is None and not joined:
             message["content"] = ""
         return {"index": index, "message": message, "logprobs": self.logprobs, "finish_reason": self.finish}
+
+
+def _index(item: dict[str, Any]) -> int:
+    """Raises TypeError: what is put in order must be a number, and chunks of a learned form were not decoded before."""
+    index = item.get("index", 0)
+    if type(index) is not int:
+        raise TypeError
+    return index
+
+
+def _text(value: Any) -> str:
+    """Raises TypeError."""
+    if value is None:
+        return ""
+    if not isinstance(value, str):
+        raise TypeError
+    return value
 
 
 def usage_json(usage: Counts) -> dict[str, Any]:

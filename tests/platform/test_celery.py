@@ -16,8 +16,10 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 
 @pytest.fixture
-def fixup() -> DjangoWorkerFixup:
-    """What a worker of Celery does around each task. The connection is a new one."""
+def fixup(monkeypatch: pytest.MonkeyPatch) -> DjangoWorkerFixup:
+    """What a worker of Celery does around each task. The connection is a new one, kept as workers keep theirs, even where
+    this process has loaded the web application, which keeps none."""
+    monkeypatch.setitem(connection.settings_dict, "CONN_MAX_AGE", 60)
     connection.close()
     return DjangoWorkerFixup(app)
 

@@ -17,6 +17,8 @@ import psutil
 import psycopg
 import pytest
 
+from berth.deployments.decision import CRASH_LOOP_AFTER
+from berth.deployments.world import STABLE_SECONDS
 from tests.e2e.conftest import Platform
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(2400)]
@@ -35,6 +37,7 @@ class Wreckers:
         self.platform, self.dice = platform, dice
         self.org = platform.demo["model"].partition("/")[0]
         self.told: list[str] = []
+        self.deaths = 0  # of replicas, in a row as far as is known here
 
     # Orders, repeated until they are taken: whoever answers may have just been killed.
 
@@ -94,6 +97,15 @@ class Wreckers:
 
     def needs(self, context: int) -> dict[str, Any]:
         return {"context_length": context, "concurrency": 1}
+
+    def forbear(self, victims: list[str]) -> None:
+        """Where one more death would be the last of a series, after which a deployment is left alone for ten minutes, replicas live
+        until what was before them is forgotten."""
+        deaths = sum(victim in ("engine", "agent") for victim in victims)
+        if self.deaths + deaths >= CRASH_LOOP_AFTER:
+            time.sleep(STABLE_SECONDS + 2)
+            self.deaths = 0
+        self.deaths += deaths
 
     def kill(self, name: str) -> None:
         before = self.platform.state().get("pids", {})
@@ -172,6 +184,7 @@ def test_everything_is_as_asked_whoever_was_killed_meanwhile(platform_up: Platfo
         delays = [dice.uniform(0.0, 6.0) for _ in victims]
         wreckers.told.append(f"--- {number}: {name}, killing {victims} after {[round(each, 1) for each in delays]}")
         print(wreckers.told[-1], flush=True)
+        wreckers.forbear(victims)
         killers = [
             threading.Timer(delay, wreckers.kill, [victim]) for victim, delay in zip(victims, delays, strict=True)
         ]

@@ -11,6 +11,7 @@ from berth_gateway.errors import Refusal
 from berth_gateway.exchange import Answering, Exchange
 from berth_gateway.fan import Fan
 from berth_gateway.fast import FastExchange
+from berth_gateway.fast_path import MOST_TOGETHER
 from berth_gateway.framing import ChunkedBody, FramingError, LengthBody
 from berth_gateway.head import HeadError, RequestHead, read_request
 from berth_gateway.limits import Permit, Waiting
@@ -31,7 +32,7 @@ ABANDON_SECONDS = 60.0  # a client that does not take its last answer
 SLOW_AFTER, SLOWEST = 10.0, 1024  # after so many seconds a body must have come at so many bytes a second
 
 
-_HEAD = State.HEAD
+_HEAD, _COMING = State.HEAD, State.COMING
 
 
 class Client(Outgoing):
@@ -41,6 +42,7 @@ class Client(Outgoing):
         self, gateway: Gateway, *, loopback: bool = True, admin: bool = False, peer: str | None = None
     ) -> None:
         super().__init__(gateway)
+        self._path = gateway.fast
         self._loopback = loopback
         self._peer = peer
         self._admin = admin
@@ -69,8 +71,29 @@ class Client(Outgoing):
 
     def received(self, data: bytes) -> None:
         fast = self._fast or self._meet(data)
-        if fast is not None and self._state is _HEAD and not self._buffer and fast.take(data):
+        if self._state is _HEAD and fast is not None and not self._buffer:
+            self._state, path = _COMING, self._path
+            path.came.append((fast, data))
+            if not path.due:
+                path.later()
+            elif len(path.came) >= MOST_TOGETHER:
+                path.flush()
             return
+        if self._state is _COMING:
+            self._path.flush()
+        self._came(data)
+
+    def arrived(self, fast: FastExchange, data: bytes) -> None:
+        """What may be a usual request has its turn."""
+        self._state = _HEAD
+        try:
+            if not fast.take(data):
+                self._came(data)
+        except BaseException:
+            self._abort()
+            raise
+
+    def _came(self, data: bytes) -> None:
         if self._state is State.LINGER:
             self._dropped += len(data)
             if self._dropped > MAX_LINGER:
@@ -86,6 +109,8 @@ class Client(Outgoing):
 
     def lost(self) -> None:
         """The connection is gone, or the client has closed its side, which means the same here."""
+        if self._path.due:
+            self._path.flush()  # what it sent is taken in, and its answer may have come
         self._gateway.clients.discard(self)
         self._state = State.CLOSED
         self._wire = None

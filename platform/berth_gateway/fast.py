@@ -19,7 +19,6 @@ from berth_gateway import affinity
 from berth_gateway.admit import Caller
 from berth_gateway.cost import TEMPLATE_TOKENS
 from berth_gateway.fast_answer import UsualAnswer
-from berth_gateway.fast_path import MOST_ASKS
 from berth_gateway.grant import Grant
 from berth_gateway.repeat import Known
 from berth_gateway.sample import MOST_TEXT, UNPLAIN, Sample, split
@@ -168,7 +167,7 @@ class FastExchange(UsualAnswer):
             self._told = (left if left > 0 else 0), (tokens if tokens > 0 else 0)
         else:
             self._told = None
-            self._lines = till.lines()
+            self._lines = till.lines(left, tokens)
         self._form_told = till.form
         ids = path.ids
         if not ids:
@@ -176,6 +175,7 @@ class FastExchange(UsualAnswer):
         ms = int(wall * 1000)
         request_id = (path.moment if ms == path.ms else path.moment_of(ms)) + ids.pop()
         self._stream, self._shown, self._limit = stream, shown, limit
+        self._shape = None
         self._units, self._cost, self._slot, self._wall, self._started = units, cost, till.slot, wall, now
         self.request_id, self._created = request_id, path.second
         self._message = message = target.ask % (request_id, size, sent, end)
@@ -197,8 +197,6 @@ class FastExchange(UsualAnswer):
         path.asks.append((upstream, message))
         if not path.due:
             path.later()
-        elif len(path.asks) >= MOST_ASKS:
-            path.flush()
         return True
 
     def _choose(self, grant: Grant, sent: bytes, now: float) -> Target | None:

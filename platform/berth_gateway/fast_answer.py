@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import msgspec
 
+from berth_gateway.answer_form import learn as learn_answer
+from berth_gateway.answers import PLAIN_USAGE, USAGE
 from berth_gateway.choices import decode_answer
 from berth_gateway.chunks import FAILED
 from berth_gateway.express import Express
+from berth_gateway.fast_path import MOST_TOGETHER
 from berth_gateway.fast_request import UsualRequest
 from berth_gateway.fast_stream import FastStream, within
 from berth_gateway.flat_stream import FlatStream
@@ -23,11 +26,6 @@ from berth_gateway.usual import UNUSUAL
 from berth_gateway.window import WINDOW_SLOTS
 
 MAX_ANSWER = 1024 * 1024  # bytes of an answer in pieces; a longer one is no usual one
-_USAGE = (
-    b',"usage":{"prompt_tokens":%d,"completion_tokens":%d,"total_tokens":%d,"prompt_tokens_details":{"cached_tokens":%d},'
-    b'"completion_tokens_details":{"reasoning_tokens":%d}}}'
-)
-_PLAIN_USAGE = _USAGE.replace(b'_tokens":%d}', b'_tokens":0}')
 _join = b"".join
 _STREAM_HEAD = (
     b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\ncontent-type: text/event-stream; charset=utf-8\r\n"
@@ -42,8 +40,21 @@ class UsualAnswer(UsualRequest):
 
     __slots__ = ()
 
-    def came(self, data: bytes) -> None:  # noqa: C901 - see `fast`
-        """Bytes of the answer."""
+    def came(self, data: bytes) -> None:
+        """Bytes of the answer. A plain one waits for those that come with it."""
+        upstream = self._upstream
+        if self._stream or upstream is None:
+            self.take_in(data)
+            return
+        path = self._path
+        path.answers.append((self, upstream, data))
+        if not path.due:
+            path.later()
+        elif len(path.answers) >= MOST_TOGETHER:
+            path.flush()
+
+    def take_in(self, data: bytes) -> None:  # noqa: C901 - see `fast`
+        """Its turn has come."""
         grant, target, upstream, path, gateway = self._grant, self._target, self._upstream, self._path, self._gateway
         if grant is None or target is None or upstream is None:
             return None
@@ -98,9 +109,9 @@ class UsualAnswer(UsualRequest):
         seconds = now - self._started
         request_id = self.request_id
         if cached or reasoning:
-            tail = _USAGE % (prompt, completion, prompt + completion, cached, reasoning)
+            tail = USAGE % (prompt, completion, prompt + completion, cached, reasoning)
         else:
-            tail = _PLAIN_USAGE % (prompt, completion, prompt + completion)
+            tail = PLAIN_USAGE % (prompt, completion, prompt + completion)
         size, told = grant.reply_size + len(encoded) + len(tail), self._told
         if told is None:
             begin = grant.reply % (size, request_id, self._lines, int(seconds * 1000), request_id, self._created)
@@ -110,6 +121,9 @@ class UsualAnswer(UsualRequest):
                 size, request_id, left, tokens, int(seconds * 1000), request_id, self._created
             )  # fmt: skip
         reply = _join((begin, encoded, tail))
+        spot.unlike += 1
+        if not spot.unlike & (spot.unlike - 1):
+            self._learn(spot, body)
         self._settle(grant, target, prompt, cached, completion, reasoning, now, seconds, reply)
         upstream.fast = None
         upstream.resume()
@@ -122,6 +136,14 @@ class UsualAnswer(UsualRequest):
         if not path.due:
             path.later()
         return None
+
+    def _learn(self, spot: Spot, body: bytes) -> None:
+        """A good answer was of another form than is known."""
+        form, known = learn_answer(body), spot.answer
+        if form is not None:
+            if known is not None:
+                form.other, known.other = known, form
+            spot.answer = form
 
     def _flow_on(self, grant: Grant, spot: Spot, upstream: Upstream, data: bytes) -> None:
         """The answer is a stream, and here is its beginning."""

@@ -9,14 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from random import SystemRandom
+from struct import Struct
 from typing import TYPE_CHECKING, cast
 
-from berth_gateway import grant, records
+from berth_gateway import answers, arrivals, grant, records
 from berth_gateway.admit import Caller
+from berth_gateway.answers import Answer
+from berth_gateway.arrivals import Arrival
 from berth_gateway.endpoint import Endpoint
 from berth_gateway.grant import Grant
 from berth_gateway.heads import Heads
-from berth_gateway.records import SETTLED, Part, ended_event, frame, frame_batch
+from berth_gateway.records import SETTLED, Opened, Part, ended_event, frame, frame_batch
 from berth_gateway.spool import SpoolFull
 from berth_gateway.stencil import Ended, Stencil
 from berth_gateway.till import Till
@@ -31,9 +34,10 @@ MOST_GRANTS = 4000  # of about 5 KB
 IDS = 256
 randbytes = SystemRandom().randbytes
 _WIDTH = 20
+_cut = Struct(f"{_WIDTH}s" * IDS).unpack
 _RANDOM = (*range(1, 4), *range(5, 20))  # columns of random digits
 MOST_ENDED = 128  # answers whose counting waits
-MOST_ASKS = 16  # requests that wait for those that came with them: the first of a burst must not wait for the last
+MOST_TOGETHER = 16  # requests, or answers, that are taken in together: the first of a burst must not wait for its last
 
 
 class FastPath:
@@ -50,6 +54,10 @@ class FastPath:
         self.workers = 1
         self.due = False
         self.till = Till()
+        self.came: list[Arrival] = []  # from clients, and not looked at yet
+        self.answers: list[Answer] = []  # the same from replicas
+        self.running, self.crowds = gateway.exchanges, gateway.places.rooms
+        self.ill, self.strikes = gateway.router.health.ill, gateway.suspects.strikes
         self.touched: list[Stencil] = []  # those of requests that are not on record yet
         self.asks: list[tuple[Upstream, bytes]] = []
         self.replies: list[tuple[Client, bytes]] = []
@@ -127,7 +135,7 @@ class FastPath:
         digits, width = randbytes(IDS * 9).hex().encode(), len(_RANDOM)
         for at, column in enumerate(_RANDOM):
             row[column::_WIDTH] = digits[at::width]
-        self.ids.extend(bytes(row[at : at + _WIDTH]) for at in range(0, len(row), _WIDTH))
+        self.ids += _cut(row)
 
     # What is done for many at once
 
@@ -138,8 +146,36 @@ class FastPath:
             self.soon(self.flush)
 
     def flush(self) -> None:
-        """Puts on record what has come and what has ended; then sends it on."""
+        """Takes in what has come, puts on record what begins and what has ended by it, and then sends it on."""
+        self.due = True  # as what is asked for meanwhile is done here
+        try:
+            if self.answers:
+                ended, self.answers = self.answers, []
+                answers.settle(self, ended)
+            if self.came:
+                came, self.came = self.came, []
+                arrivals.admit(self, came)
+        except BaseException:
+            self.due = False
+            self.later()
+            raise
         self.due = False
+        self._send()
+
+    def opened(self, stencil: Stencil, some: list[Opened]) -> None:
+        """These are to go on record as begun."""
+        if not stencil.opened and not stencil.ended:
+            self.touched.append(stencil)
+        stencil.opened += some
+
+    def closed(self, stencil: Stencil, some: list[Ended]) -> None:
+        """These are to go on record as ended."""
+        if not stencil.opened and not stencil.ended:
+            self.touched.append(stencil)
+        stencil.ended += some
+
+    def _send(self) -> None:
+        """Puts on record what begins and what has ended; then its bytes go out."""
         touched, asks, replies = self.touched, self.asks, self.replies
         if not touched:
             return
@@ -167,7 +203,7 @@ class FastPath:
                 client.answered_fast(reply, now)
             self._answers += len(replies)
             if self._answers >= MOST_ENDED:
-                self.work()
+                self._count_ended()
 
     def _without_room(
         self, asks: list[tuple[Upstream, bytes]], touched: list[Stencil], parts: list[Part]
@@ -183,8 +219,12 @@ class FastPath:
         return []
 
     def work(self) -> None:
-        """Counts and logs what has ended since the last time."""
+        """Everything is counted where it belongs."""
         self.till.close()
+        self._count_ended()
+
+    def _count_ended(self) -> None:
+        """Counts and logs what has ended since the last time."""
         ended, self.ended, self._answers = self.ended, [], 0
         if not ended:
             return

@@ -19,6 +19,7 @@ from berth_gateway.grant import Grant
 from berth_gateway.limits import Permit
 from berth_gateway.pools import Kind
 from berth_gateway.records import OPEN, event_id_of, frame, opened_event
+from berth_gateway.sample import Shape
 from berth_gateway.target import Target
 
 if TYPE_CHECKING:
@@ -48,6 +49,7 @@ class UsualRequest:
         "_part",
         "_path",
         "_running",
+        "_shape",
         "_shown",
         "_slot",
         "_started",
@@ -76,6 +78,7 @@ class UsualRequest:
         self._upstream: Upstream | None = None
         self._grant: Grant | None = None
         self._target: Target | None = None
+        self._shape: Shape | None = None  # of the request, where units, cost, stream, shown and limit are as it says
         self._units = self._cost = self._limit = self._slot = 0
         self._wall = self._started = 0.0
         self._message = self.request_id = self._created = b""
@@ -98,14 +101,21 @@ class UsualRequest:
         if upstream is not None:
             upstream.received(data)
 
+    @property
+    def still(self) -> bool:
+        """Whether it still runs, once what has come is taken in: its answer may be among that."""
+        if self._path.due:
+            self._path.flush()
+        return self._grant is not None
+
     def become(self, *, attached: bool = True) -> Exchange:
         """The exchange that this request would be by now, had it come the long way. `attached`: it still has its connection."""
+        if self._path.due:
+            self._path.flush()
         grant, target, upstream = self._grant, self._target, self._upstream
         gateway, client = self._gateway, self._client
         if grant is None or target is None or upstream is None:
             raise RuntimeError("nothing runs here")
-        if self._path.due:
-            self._path.flush()
         facts = self._facts(grant)
         permit = self._permit(grant, facts)
         event_id, record = self.opened()
@@ -204,7 +214,7 @@ class UsualRequest:
         return self._units
 
     def client_gone(self) -> None:
-        if self._grant is not None:  # its answer is not about to go out already
+        if self.still:
             self.become().client_gone()
 
     def client_full(self) -> None:
@@ -226,11 +236,13 @@ class UsualRequest:
             last_write, first = flow.last_write, flow.first
         waited = now - self._started
         silent = first is None and waited > config.first_byte
-        if silent or waited > config.total or (self._stream and now - last_write >= config.keepalive):
+        late = silent or waited > config.total or (self._stream and now - last_write >= config.keepalive)
+        if late and self.still:
             self.become().tick(now)
 
     def cut(self, code: str, sentence: str) -> None:
-        self.become().cut(code, sentence)
+        if self.still:
+            self.become().cut(code, sentence)
 
     def progress(self) -> UsageEvent | None:
         """The event as it would be if the gateway died now; None when nothing has changed since the last."""

@@ -40,6 +40,14 @@ class Form:
             return body
         return self._searched(data)
 
+    def length_in(self, size: int) -> int:
+        """The length of the body in a whole message of so many bytes; -1 if there is none."""
+        rest = size - self.at - self.skip
+        for digits in range(1, _MOST_DIGITS):
+            if len(b"%d" % max(0, rest - digits)) == digits:
+                return rest - digits
+        return -1
+
     def _searched(self, data: bytes) -> bytes | None:
         start = self.at
         end = data.find(b"\r", start, start + _MOST_DIGITS)

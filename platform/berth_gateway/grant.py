@@ -164,6 +164,12 @@ class Grant:
             self._form, self._form_of = lines + _TOKENS % tokens if tokens else lines, (requests, tokens)
         return self._form
 
+    def demand(self, size: int, limit: int) -> tuple[int, int]:
+        """Tokens and cost to be taken for an encoded body of so many bytes whose answer may have so many tokens."""
+        context, prompt = self.context, size + TEMPLATE_TOKENS
+        units = min(size // 4 or 1, context) + limit
+        return units, self.dearest * min(prompt, context) + self.output_price * limit
+
     def end(self, limit: int) -> bytes:
         """How an encoded body whose answer may have so many tokens ends, instead of with its last brace."""
         found = self._tails.get(limit)

@@ -25,6 +25,7 @@ class State(Enum):
     """Where a connection is."""
 
     HEAD = auto()  # between requests, or within a head
+    COMING = auto()  # something has come that may be a usual request (`fast`), and waits for what comes with it
     BODY = auto()
     BUSY = auto()  # an exchange runs
     LINGER = auto()  # answered, will close, drops what still comes

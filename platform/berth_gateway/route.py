@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, Protocol
 
 from berth_gateway import affinity
+from berth_gateway.answer_form import AnswerForm
 from berth_gateway.contract import Replica, RevisionWeight, Route
 from berth_gateway.form import Form
 from berth_gateway.health import Health
@@ -31,9 +32,10 @@ def address(replica: Replica) -> Address:
 class Spot:
     """What is known of one running replica: requests in flight to it, the most that this process may have there (`slots`), idle
     connections, the last used on top, the form of its last good answer's head (`form.Form`), which the next will have but for
-    the length, and the form of its streams (`stream_form`), with the number of those since that had another."""
+    the length, the form of its plain answers (`answer_form`) and that of its streams (`stream_form`), with the number of those since
+    that had another (`unlike`, `misses`)."""
 
-    __slots__ = ("form", "idle", "in_flight", "misses", "most", "stream", "where")
+    __slots__ = ("answer", "form", "idle", "in_flight", "misses", "most", "stream", "unlike", "where")
 
     def __init__(self, where: Address) -> None:
         self.where = where
@@ -41,6 +43,8 @@ class Spot:
         self.most = UNBOUNDED
         self.idle: list[Any] = []  # Pooled; nearly always an Upstream
         self.form: Form | None = None
+        self.answer: AnswerForm | None = None
+        self.unlike = 0
         self.stream: StreamForm | None = None
         self.misses = 0
 

@@ -174,19 +174,19 @@ class Till:
         if self.shows:
             self.form = grant.form(request_limit, token_limit)
 
-    def lines(self) -> bytes:
-        """x-ratelimit-* of the limits that are nearest to being used up, behind what was taken last."""
+    def lines(self, left: int, tokens: int) -> bytes:
+        """x-ratelimit-* of the limits that are nearest to being used up, where so many requests and tokens may still be taken."""
         grant, shows = self.grant, self.shows
         if grant is None or not shows:
             return b""
-        requests = max(0, self.left + self.rates)
+        requests = max(0, left + self.rates)
         if shows & 4:
-            taken, back = self._tokens - self.tokens, self.returned
-            pool, left = _tightest(grant.tokens, taken, back)
+            taken, back = self._tokens - tokens, self.returned
+            pool, rest = _tightest(grant.tokens, taken, back)
             form = grant.form(_tightest(grant.rates, 1)[0].limit if shows & 1 else 0, pool.limit)
-            return form % ((requests, max(0, left)) if shows & 1 else max(0, left))
-        tokens = max(0, self.tokens + min(self.own + self.returned, self.held))
-        return self.form % ((requests, tokens) if shows == 3 else requests if shows == 1 else tokens)
+            return form % ((requests, max(0, rest)) if shows & 1 else max(0, rest))
+        rest = max(0, tokens + min(self.own + self.returned, self.held))
+        return self.form % ((requests, rest) if shows == 3 else requests if shows == 1 else rest)
 
 
 def _tightest(pools: list[Pool], taken: int, back: int = 0) -> tuple[Pool, int]:

@@ -290,6 +290,8 @@ class Upstream:
 
     def lost(self) -> None:
         """The connection is gone."""
+        if self.fast is not None and self._gateway.fast.due:
+            self._gateway.fast.flush()  # its answer may have come
         self.wire = None
         if self.fast is not None:
             self.fast.become()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import os
@@ -19,7 +20,7 @@ from hypothesis import strategies as st
 from berth_gateway import fast
 from berth_gateway.contract import Budget, BudgetScope, Limits, Period, Price
 from berth_gateway.fast import FastExchange
-from tests.gateway.core import Core, Wire
+from tests.gateway.core import Core, Dialled, Wire, answers, unpacked
 from tests.gateway.harness import World, chat, chat_chunk, chunked, event, plain, raw_post, usage
 
 SECOND = "bth_sk_" + "c" * 43  # another key of the same organisation
@@ -77,6 +78,11 @@ class Way:
             self.clients.append((client, wire))
         for each in self.core.dialled:
             each.send(form)
+        # Once more, so that requests and answers of the usual form are known by it.
+        for at in range(count if b"chunked" not in form else 0):
+            self.ask(at, {"model": "acme/model", "messages": [{"role": "user", "content": "x"}], "max_tokens": 7})
+            self.answer(0, (form, b""), [])
+        self.short = 0
         for _, wire in self.clients:
             wire.out = b""
 
@@ -95,12 +101,43 @@ class Way:
 
     def answer(self, number: int, answer: tuple[bytes, bytes], cuts: list[int]) -> None:
         """The engine answers one of the requests that run: with the first if it asks for no stream, with the second if it does."""
-        busy = [each for each in self.core.dialled if each.upstream.fast or each.upstream._asker]
+        busy = self.busy()
         if busy:
-            each = busy[number % len(busy)]
-            data = answer[b'"stream":true' in each.wire.out[each.wire.out.rfind(b"POST ") :]]
-            for a, b in itertools.pairwise([0, *sorted({cut for cut in cuts if cut < len(data)}), len(data)]):
-                each.send(data[a:b])
+            self.say(busy[number % len(busy)], answer, cuts)
+
+    def busy(self) -> list[Dialled]:
+        """Connections on which the engine is asked."""
+        return [each for each in self.core.dialled if each.upstream.fast or each.upstream._asker]
+
+    def say(self, each: Dialled, answer: tuple[bytes, bytes], cuts: list[int]) -> None:
+        data = answer[b'"stream":true' in each.wire.out[each.wire.out.rfind(b"POST ") :]]
+        for a, b in itertools.pairwise([0, *sorted({cut for cut in cuts if cut < len(data)}), len(data)]):
+            each.send(data[a:b])
+
+    def asks(self, _: int, asked: list[tuple[int, dict[str, Any], int]]) -> None:
+        """Several requests come before the event loop waits again, some of them one behind the other from the same client."""
+        with self.together():
+            for at, body, cut in asked:
+                self.ask(at, body, cut)
+        self.short += sum(isinstance(client._exchange, FastExchange) for client, _ in self.clients)
+
+    def answers(self, _: int, told: list[tuple[tuple[bytes, bytes], list[int]]]) -> None:
+        """The same for the answers to requests that run. Where a client's next request waits behind one, it goes on before the connection
+        to the engine is free again, or behind it, by the way that it takes: so those come one by one."""
+        busy, waits = self.busy(), any(client._buffer for client, _ in self.clients)
+        with contextlib.nullcontext() if waits else self.together():
+            for each, (answer, cuts) in zip(busy, told, strict=False):
+                self.say(each, answer, cuts)
+
+    @contextlib.contextmanager
+    def together(self) -> Iterator[None]:
+        """What comes is taken in at the end, as when the event loop waits again."""
+        path, due = self.core.gateway.fast, list[Any]()
+        at_once, path.soon = path.soon, due.append
+        yield
+        while due:
+            due.pop(0)()
+        path.soon = at_once
 
     def leave(self, at: int, _: float) -> None:
         client, wire = self.clients[at]
@@ -146,7 +183,7 @@ class Way:
             "engine": [IDS.sub(b"ID", each.wire.out) for each in core.dialled],
             "client": [IDS.sub(b"ID", as_read(wire.out)) for _, wire in self.clients],
             "closed": [(wire.open, wire.paused) for _, wire in self.clients],
-            "events": [msgspec.structs.replace(each, event_id="") for each in core.events],
+            "events": sorted((msgspec.structs.replace(each, event_id="") for each in core.events), key=str),
             "pools": pools,
             "purses": {p.name: (p.claim, p.spent, p.reserved) for p in gateway.gate.purses},
             "loads": {name: msgspec.msgpack.decode(load) for name, load in loads.items()},
@@ -180,14 +217,23 @@ def as_read(data: bytes) -> bytes:
     return b"".join(out)
 
 
-def whole(words: int, cached: int | None = None, prompt: int = 11, **more: Any) -> bytes:
+def whole(
+    words: int,
+    cached: int | None = None,
+    prompt: int = 11,
+    *,
+    text: str | None = None,
+    reason: str = "stop",
+    **more: Any,
+) -> bytes:
     """A plain answer as an engine writes it."""
-    message = {"role": "assistant", "content": "w " * words}
-    choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": "stop", "stop_reason": None}
+    message = {"role": "assistant", "content": "w " * words if text is None else text}
+    choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": reason, "stop_reason": None}
     figures: dict[str, Any] = {"prompt_tokens": prompt, "completion_tokens": words, "total_tokens": prompt + words}
     if cached is not None:
         figures["prompt_tokens_details"] = {"cached_tokens": cached}
-    return json.dumps({"id": "e", "created": 1, "model": "m", "choices": [choice], "usage": figures, **more}).encode()
+    whole = {"id": "e", "created": 1, "model": "m", "choices": [choice], "usage": figures, **more}
+    return json.dumps(whole, separators=(",", ":")).encode()
 
 
 def streamed(words: list[str], running: bool, *, done: bool = True, figure: int | None = None) -> list[bytes]:
@@ -228,12 +274,62 @@ MESSAGES = st.lists(
 
 TEXTS = st.lists(st.one_of(st.text(max_size=5), st.sampled_from(["a", '"', "\\", "w "])), min_size=1, max_size=5)
 GOOD = st.tuples(
-    st.builds(lambda words, cached: plain(200, whole(words, cached)), st.integers(1, 5), st.sampled_from([None, 0, 5])),
+    st.builds(
+        lambda words, cached, text, reason, id_: plain(200, whole(words, cached, text=text, reason=reason, id=id_)),
+        st.integers(1, 5),
+        st.sampled_from([None, 0, 5]),
+        st.one_of(st.none(), st.text(max_size=20), st.sampled_from(['say "f"', "\\", 'x"},"logprobs":null', "é", ""])),
+        st.sampled_from(["stop", "stop", "stop", "length"]),
+        st.sampled_from(["e", "chatcmpl-" + "7" * 32, 'o"dd', "\n"]),
+    ),
     st.builds(lambda words, running: STREAM + b"".join(streamed(words, running)), TEXTS, st.booleans()),
 )
 ODD = st.tuples(
     st.one_of(
         st.builds(lambda words, cached: plain(200, whole(words, cached)), st.integers(0, 70), st.sampled_from([0, 50])),
+        st.builds(
+            lambda odd, text: plain(200, whole(2, text="<>").replace(*odd).replace(b"<>", text)),
+            st.sampled_from(
+                [
+                    (b"", b""),
+                    (b'"e"', b'"e\n"'),
+                    (b'"e"', b'"\xff"'),
+                    (b'"stop"', b'"abort"'),
+                    (b'"stop"', b"null"),
+                    (b":11", b":011"),
+                    (b":2,", b":-2,"),
+                    (b":2,", b":2.0,"),
+                    (b'"created":1', b'"created":01'),
+                    (b"}}", b'},"error":{}}'),
+                    (b'"usage":{', b'"usage":{"x":"\xff",'),
+                    (b"}}", b',"completion_tokens":3}}'),
+                    (b"}}", b"}} "),
+                    (b"}}", b"}"),
+                    (b'"index":0', b'"index":1'),
+                    (b'"message":{', b'"message":{"refusal":"no",'),
+                    (b'"usage"', b'"used"'),
+                ]
+            ),
+            st.sampled_from(
+                [
+                    b"w",
+                    b"",
+                    b"\n",
+                    b"\x00",
+                    b"\x7f",
+                    b"\xff",
+                    b"\xc3\xa9",
+                    b"\\",
+                    b"\\u12",
+                    b"\\ud800",
+                    b'\\"',
+                    b'"',
+                    b'","content":"y',
+                    b'"},"logprobs":null,"finish_reason":"stop","stop_reason":null}],"usage":{"prompt_tokens":1,"completion_tokens":1}}',
+                    b'"},"finish_reason":"stop"},{"index":1,"message":{"role":"assistant","content":"',
+                ]
+            ),
+        ),
         st.sampled_from(
             [plain(200, b"{}"), plain(500, b"{}"), plain(400, b'{"error":{"message":"x"}}'), plain(429, b"{}")]
         ),
@@ -262,27 +358,42 @@ CUTS = st.one_of(st.just([]), st.lists(st.integers(1, 1500), max_size=4))
 
 
 @st.composite
+def bodies(draw: st.DrawFn) -> dict[str, Any]:
+    usual = draw(st.integers(0, 4)) > 0
+    body: dict[str, Any] = {
+        "model": "acme/model",
+        "messages": [{"role": "user", "content": draw(st.one_of(st.sampled_from(LIKE), st.text(max_size=9)))}],
+    }
+    body.update({"max_tokens": draw(st.sampled_from([7, 7, 64]))} if usual else draw(BODIES))
+    if not usual:
+        body["messages"] = draw(MESSAGES)
+    if draw(st.booleans()):
+        body["stream"] = True
+        if draw(st.booleans()):
+            body["stream_options"] = {"include_usage": draw(st.booleans())}
+    return body
+
+
+REQUESTS = st.tuples(st.integers(0, 2), bodies(), st.sampled_from([0, 0, 0, 40, 230]))
+
+
+@st.composite
 def steps(draw: st.DrawFn) -> list[tuple[Any, ...]]:
     """What three clients, the engine, the clock and the control plane do, one after the other."""
     out: list[tuple[Any, ...]] = []
     for _ in range(draw(st.integers(2, 9))):
         kind = draw(
-            st.sampled_from(["ask"] * 7 + ["answer"] * 7 + ["leave", "wait", "drop", "snapshot", "full", "cut"])
+            st.sampled_from(
+                ["ask", "asks"] * 4 + ["answer", "answers"] * 4 + ["leave", "wait", "drop", "snapshot", "full", "cut"]
+            )
         )
         if kind == "ask":
-            usual = draw(st.integers(0, 4)) > 0
-            body: dict[str, Any] = {
-                "model": "acme/model",
-                "messages": [{"role": "user", "content": draw(st.one_of(st.sampled_from(LIKE), st.text(max_size=9)))}],
-            }
-            body.update({"max_tokens": draw(st.sampled_from([7, 64]))} if usual else draw(BODIES))
-            if not usual:
-                body["messages"] = draw(MESSAGES)
-            if draw(st.booleans()):
-                body["stream"] = True
-                if draw(st.booleans()):
-                    body["stream_options"] = {"include_usage": draw(st.booleans())}
-            out.append((kind, draw(st.integers(0, 2)), body, draw(st.sampled_from([0, 0, 0, 40, 230]))))
+            out.append((kind, *draw(REQUESTS)))
+        elif kind == "asks":
+            out.append((kind, 0, draw(st.lists(REQUESTS, min_size=2, max_size=4))))
+        elif kind == "answers":
+            answer = st.tuples(GOOD if draw(st.integers(0, 3)) else ODD, CUTS)
+            out.append((kind, 0, draw(st.lists(answer, min_size=1, max_size=3))))
         elif kind == "answer":
             answer = draw(GOOD if draw(st.integers(0, 4)) else ODD)
             out.append((kind, draw(st.integers(0, 2)), answer, draw(CUTS)))
@@ -371,11 +482,20 @@ def test_records_of_several_requests_are_one_write_and_come_before_their_bytes(w
         each.wire.out = b""
     way.ask(0, BODY)
     way.ask(1, BODY)
-    assert way.short == 2 and len(due) == 1
-    assert [each.wire.out for each in way.core.dialled] == [b"", b""], "nothing goes out before it is on record"
-    size = way.core.gateway.spool._segments[-1].size
+    assert len(due) == 1
+    written: list[bytes] = []
+    write = way.core.gateway.spool.write
+
+    def watch(records: bytes, settled: int = 0) -> None:
+        assert [each.wire.out for each in way.core.dialled] == [b"", b""], "nothing goes out before it is on record"
+        write(records, settled)
+        written.append(records)
+
+    way.core.gateway.spool.write = watch  # type: ignore[method-assign]
     due.pop()()
-    assert way.core.gateway.spool._segments[-1].size > size
+    way.core.gateway.spool.write = write  # type: ignore[method-assign]
+    assert len(written) == 1 and len(unpacked(written[0])) == 2
+    assert all(isinstance(client._exchange, FastExchange) for client, _ in way.clients)
     assert all(len(each.requests) == 1 for each in way.core.dialled)
     for number in (1, 0):
         way.answer(number, (plain(200, whole(2)), b""), [])
@@ -383,6 +503,96 @@ def test_records_of_several_requests_are_one_write_and_come_before_their_bytes(w
     due.pop()()
     assert len(way.core.events) == 2 and all(b" 200 OK" in wire.out for _, wire in way.clients)
     assert is_empty(way)
+
+
+@pytest.mark.parametrize(
+    "limits", [None, Limits(rpm=1000), Limits(tpm=400_000), Limits(rpm=1000, tpm=400_000)], ids=str
+)
+def test_requests_and_answers_that_are_alike_are_taken_without_being_read(
+    limits: Limits | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = a_world(limited=False)
+    world.routes[0] = msgspec.structs.replace(world.routes[0], limits=limits)
+    way = Way(tmp_path, world, fast=True)
+    way.warm(2, plain(200, whole(3)))
+    way.core.events.clear()
+
+    def read(*_: Any) -> None:
+        raise AssertionError("it was read")
+
+    monkeypatch.setattr(FastExchange, "take", read)
+    monkeypatch.setattr(FastExchange, "take_in", read)
+    texts = ["one", "another", "", "a third that is longer", "x" * 900]
+    replies = ["yes", 'he said "no"', "line\nfeed", "é", ""]
+    for text, reply in zip(texts, replies, strict=True):
+        body = {**BODY, "messages": [{"role": "user", "content": text}]}
+        way.asks(0, [(0, body, 0), (1, body, 0)])
+        answer = plain(200, whole(2, text=reply)), b""
+        way.answers(0, [(answer, []), (answer, [])])
+    asked = [json.loads(each.body)["messages"][0]["content"] for each in way.core.asked]
+    assert all(asked.count(text) == 2 for text in texts)
+    for _, wire in way.clients:
+        assert [each.json["choices"][0]["message"]["content"] for each in answers(wire.out)] == replies
+    way.core.gateway.fast.work()
+    assert len(way.core.events) == 10 and is_empty(way)
+    way.core.close()
+
+
+def test_a_request_that_cannot_be_taken_in_ends_its_own_connection_alone(
+    way: Way, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    due: list[Any] = []
+    way.core.gateway.fast.soon = due.append
+    take = FastExchange.take
+
+    def fails(exchange: FastExchange, data: bytes, body: bytes | None = None) -> bool:
+        if b"fault" in data:
+            raise ZeroDivisionError
+        return take(exchange, data, body)
+
+    monkeypatch.setattr(FastExchange, "take", fails)
+    way.ask(0, {**BODY, "user": "fault"})
+    way.ask(1, BODY)
+    with pytest.raises(ZeroDivisionError):
+        due.pop(0)()
+    for call in due:
+        call()
+    assert way.clients[0][1].aborted and not way.clients[1][1].aborted
+    assert len(way.busy()) == 1 and len(way.core.gateway.exchanges) == 1
+
+
+def test_a_client_that_leaves_behind_its_request_is_noticed_with_it(way: Way) -> None:
+    with way.together():
+        way.ask(0, BODY)
+        way.leave(0, 0)
+        way.ask(1, BODY)
+    assert [event.outcome for event in way.core.events] == ["client_closed"]
+    with way.together():
+        way.say(way.busy()[0], (plain(200, whole(2)), b""), [])
+        way.leave(1, 0)
+    assert [event.outcome for event in way.core.events] == ["client_closed", "ok"], "its answer had come"
+    assert is_empty(way)
+
+
+def test_a_connection_that_ends_behind_the_answer_has_answered(way: Way) -> None:
+    way.ask(0, BODY)
+    with way.together():
+        (each,) = way.busy()
+        way.say(each, (plain(200, whole(2)), b""), [])
+        each.upstream.lost()
+    assert [event.outcome for event in way.core.events] == ["ok"] and b" 200 OK" in way.clients[0][1].out
+    assert len(way.core.dialled) == 2 and is_empty(way)
+
+
+def test_bytes_behind_an_answer_end_the_connection(way: Way) -> None:
+    way.ask(0, BODY)
+    with way.together():
+        (each,) = way.busy()
+        way.say(each, (plain(200, whole(2)), b""), [])
+        each.send(b"HTTP/1.1 200 OK\r\n")
+    assert each.wire.aborted and b" 200 OK" in way.clients[0][1].out
+    way.ask(1, BODY)
+    assert each not in way.busy() and len(way.busy()) == 1
 
 
 def test_a_connection_that_ends_before_the_request_goes_out_is_no_loss(way: Way) -> None:
@@ -394,7 +604,7 @@ def test_a_connection_that_ends_before_the_request_goes_out_is_no_loss(way: Way)
     def closed(data: bytes) -> None:
         raise RuntimeError("the transport is closed")
 
-    (gone, stays) = [each for each in way.core.dialled if each.upstream.fast is not None]
+    stays, gone = way.core.dialled
     before = len(stays.requests)
     gone.wire.write = closed  # type: ignore[method-assign]
     due.pop()()
@@ -403,8 +613,8 @@ def test_a_connection_that_ends_before_the_request_goes_out_is_no_loss(way: Way)
     assert len(way.core.dialled) == 3 and len(way.core.engine.requests) == 1, (
         "it was asked anew, on a connection of its own"
     )
-    way.answer(0, (plain(200, whole(2)), b""), [])
-    way.answer(0, (plain(200, whole(2)), b""), [])
+    for each in way.busy():
+        way.say(each, (plain(200, whole(2)), b""), [])
     for call in due:
         call()
     assert [event.outcome for event in way.core.events] == ["ok", "ok"] and is_empty(way)

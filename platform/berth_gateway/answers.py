@@ -6,10 +6,9 @@ which they are accounted for; any other is taken by `UsualAnswer.take_in`.
 
 from __future__ import annotations
 
-from itertools import islice
 from typing import TYPE_CHECKING
 
-from berth_gateway.answer_form import check_text, decode_usage
+from berth_gateway.answer_form import check_text, decode
 from berth_gateway.route import MAX_IDLE
 from berth_gateway.usual import UNUSUAL
 
@@ -20,33 +19,22 @@ if TYPE_CHECKING:
     from berth_gateway.upstream import Upstream
 
 Answer = tuple["UsualAnswer", "Upstream", bytes]
-USAGE = (
-    b',"usage":{"prompt_tokens":%d,"completion_tokens":%d,"total_tokens":%d,"prompt_tokens_details":{"cached_tokens":%d},'
-    b'"completion_tokens_details":{"reasoning_tokens":%d}}}'
-)
-PLAIN_USAGE = USAGE.replace(b'_tokens":%d}', b'_tokens":0}')
 
 
-def settle(path: FastPath, answers: list[Answer]) -> None:
-    """Each of them, in their order. What one of them raises is told when all have had their turn."""
-    at, size = 0, len(answers)
-    try:
-        while at < size:
-            at += _alike(path, answers, at)
-            if at < size:
-                exchange, upstream, data = answers[at]
-                at += 1
-                if upstream.fast is exchange:
-                    exchange.take_in(data)
-                else:
-                    upstream.came(data)  # it is another's by now
-    finally:
-        if at < size:
-            settle(path, answers[at:])
+def settle(path: FastPath) -> None:
+    """Each of `path.answers`, in their order; one that raises ends this, and those behind it stay."""
+    while path.answers:
+        del path.answers[: _alike(path, path.answers)]
+        if path.answers:
+            exchange, upstream, data = path.answers.pop(0)
+            if upstream.fast is exchange:
+                exchange.take_in(data)
+            else:
+                upstream.came(data)  # nobody has asked for it
 
 
-def _alike(path: FastPath, answers: list[Answer], start: int) -> int:  # noqa: C901 - see `fast`
-    """Takes those from `start` on that are alike, up to the first that is not; gives how many."""
+def _alike(path: FastPath, answers: list[Answer]) -> int:  # noqa: C901 - see `fast`
+    """Takes those at the start that are alike, up to the first that is not; gives how many."""
     till = path.till
     grant = till.grant
     if grant is None or path.strikes or path.crowds or path.ill or path.draining or grant.generation != path.generation:
@@ -58,55 +46,59 @@ def _alike(path: FastPath, answers: list[Answer], start: int) -> int:  # noqa: C
     form, head = spot.answer, spot.form
     if form is None or head is None:
         return 0
+    first, second, third, closing, of_closing, last, of_last, before, around, behind, behind_all = form.parts
+    to_id, from_id, to_time, from_time, to_text, from_end = form.places
+    around += grant.reply_size
     idle, slot, now = spot.idle, till.slot, path.now()
-    context, input_price, cached_price, output_price = (
-        grant.context, grant.input_price, grant.cached_price, grant.output_price
-    )  # fmt: skip
+    context, input_price, cached_price = grant.context, grant.input_price, grant.cached_price
+    output_price = grant.output_price
     running, replies = path.running, path.replies
     ended: list[Ended] = []
     back = freed = spent = 0
-    form_told, reply_form = b"", b""
+    form_told, reply = None, b""
     try:
-        for exchange, upstream, data in islice(answers, start, None):
+        for exchange, upstream, data in answers:
             if (
-                exchange._grant is not grant or upstream.fast is not exchange or exchange._slot != slot
-                or exchange._stream or exchange._part
-            ):  # fmt: skip
+                exchange._grant is not grant
+                or upstream.fast is not exchange
+                or exchange._slot != slot
+                or exchange._part
+            ):
                 break
 
             # Whether it is what it should be
-            size = len(data)
-            at = head.head_size
+            size, at = len(data), head.head_size
             if size != head.size or data[:at] != head.head:
-                if head.body(data) is None:
+                if head.body(data) is None or head.size != size:
                     break
                 at = head.head_size
-                if head.size != size:
+            begins, ends = at + to_text, size - from_end
+            if data[ends : ends + of_closing] != closing or ends < begins:
+                ends = data.rfind(closing, begins)
+                from_end = size - ends
+            if (
+                data[at : at + to_id] != first or data[at + from_id : at + to_time] != second or data[at + from_time : begins] != third
+                or data[-of_last:] != last or ends < 0
+            ):  # fmt: skip
+                found = form.find(data, at)
+                if found is None:
                     break
-            found = form.opens(data, at)
-            if found is None:
+                form, form_told = found, None
+                first, second, third, closing, of_closing, last, of_last, before, around, behind, behind_all = (
+                    form.parts
+                )
+                to_id, from_id, to_time, from_time, to_text, from_end = form.places
+                around += grant.reply_size
+                begins, ends = at + to_text, size - from_end
+            answer = decode(data[at:])
+            text = data[begins:ends]
+            if answer.error is not None:
                 break
-            begins = found.end()
-            ends = data.rfind(form.closing, begins)
-            if ends < 0:
-                other = form.other
-                found = None if other is None else other.opens(data, at)
-                if other is None or found is None:
-                    break
-                begins = found.end()
-                ends = data.rfind(other.closing, begins)
-                if ends < 0:
-                    break
-                spot.answer = form = other
-            rest = data[ends + len(form.closing) :]
-            last = len(form.last)
-            if rest[-last:] != form.last:
-                break
-            usage = decode_usage(rest[:-last])
-            check_text(data[begins - 1 : ends + 1])
+            if 34 in text:
+                check_text(data[begins - 1 : ends + 1])
             if not data.isascii():
                 data.decode()  # texts go on as they are
-            text = data[begins:ends]
+            usage = answer.usage
             prompt, completion = usage.prompt_tokens, usage.completion_tokens
             cached = reasoning = 0
             if usage.prompt_tokens_details is not None:
@@ -119,31 +111,28 @@ def _alike(path: FastPath, answers: list[Answer], start: int) -> int:  # noqa: C
                 break
 
             # It is whole, and good
-            request_id, wall = exchange.request_id, exchange._wall
-            seconds = now - exchange._started
+            request_id, lasts = exchange.request_id, now - exchange._started
             if cached or reasoning:
-                tail = USAGE % (prompt, completion, prompt + completion, cached, reasoning)
+                tail = behind_all % (prompt, completion, prompt + completion, cached, reasoning)
             else:
-                tail = PLAIN_USAGE % (prompt, completion, prompt + completion)
-            length = grant.reply_size + len(form.before) + len(text) + len(form.behind) + len(tail)
-            if exchange._told is None:
-                begin = grant.reply % (
-                    length, request_id, exchange._lines, int(seconds * 1000), request_id, exchange._created
+                tail = behind % (prompt, completion, prompt + completion)
+            length, told = around + len(text) + len(tail), exchange._told
+            if told is None:
+                begin = (grant.reply + before) % (
+                    length, request_id, exchange._lines, int(lasts * 1000), request_id, exchange._created
                 )  # fmt: skip
             else:
                 if exchange._form_told is not form_told:
                     form_told = exchange._form_told
-                    reply_form = grant.reply_of(form_told)
-                left, tokens = exchange._told
-                begin = reply_form % (
-                    length, request_id, left, tokens, int(seconds * 1000), request_id, exchange._created
-                )  # fmt: skip
-            replies.append((exchange._client, b"".join((begin, form.before, text, form.behind, tail))))
+                    reply = grant.reply_of(form_told) + before
+                left, tokens = told
+                begin = reply % (length, request_id, left, tokens, int(lasts * 1000), request_id, exchange._created)
+            replies.append((exchange._client, b"".join((begin, text, tail))))
             back += exchange._units - prompt - completion
             freed += exchange._cost
             spent += completion * output_price + (prompt - cached) * input_price + cached * cached_price
-            lasted = int(seconds * 1e6 + 0.5)
-            ended.append((request_id, wall, lasted, lasted, prompt, cached, completion, reasoning))
+            lasted = int(lasts * 1e6 + 0.5)
+            ended.append((request_id, exchange._wall, lasted, lasted, prompt, cached, completion, reasoning))
             running.discard(exchange)
             exchange._grant = exchange._target = exchange._upstream = upstream.fast = None
             if upstream._paused:
@@ -161,7 +150,7 @@ def _alike(path: FastPath, answers: list[Answer], start: int) -> int:  # noqa: C
         till.ended += taken
         till.freed += freed
         till.spent += spent
-        spot.unlike = 0
+        spot.answer, spot.unlike = form, 0
         spot.in_flight -= taken
         path.closed(target.stencil, ended)
     return taken

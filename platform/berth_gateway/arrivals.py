@@ -7,7 +7,6 @@ taken by `FastExchange.take`, or goes the general way.
 
 from __future__ import annotations
 
-from itertools import islice
 from typing import TYPE_CHECKING
 
 from berth_gateway.outgoing import State
@@ -21,26 +20,20 @@ _BUSY = State.BUSY
 Arrival = tuple["FastExchange", bytes]
 
 
-def admit(path: FastPath, came: list[Arrival]) -> None:
-    """Each of them, in their order. What one of them raises is told when all have had their turn."""
-    at, size = 0, len(came)
-    try:
-        while at < size:
-            at += _alike(path, came, at)
-            if at < size:
-                exchange, data = came[at]
-                at += 1
-                exchange._client.arrived(exchange, data)
-    finally:
-        if at < size:
-            admit(path, came[at:])
+def admit(path: FastPath) -> None:
+    """Each of `path.came`, in their order; one that raises ends this, and those behind it stay."""
+    while path.came:
+        del path.came[: _alike(path, path.came)]
+        if path.came:
+            exchange, data = path.came.pop(0)
+            exchange._client.arrived(exchange, data)
 
 
-def _alike(path: FastPath, came: list[Arrival], start: int) -> int:  # noqa: C901 - see `fast`
-    """Takes those from `start` on that are alike, up to the first that is not; gives how many."""
+def _alike(path: FastPath, came: list[Arrival]) -> int:  # noqa: C901 - see `fast`
+    """Takes those at the start that are alike, up to the first that is not; gives how many."""
     till = path.till
     grant = till.grant
-    sample = came[start][0]._form.sample
+    sample = came[0][0]._form.sample
     if sample is None or sample.grant is not grant or grant is None or path.strikes or path.crowds or path.ill:
         return 0
     target, now = grant.only, path.now()
@@ -63,7 +56,7 @@ def _alike(path: FastPath, came: list[Arrival], start: int) -> int:  # noqa: C90
     plain: list[tuple[bytes, float]] = []
     streams: list[tuple[bytes, float]] = []
     taken = 0
-    for exchange, data in islice(came, start, None):
+    for exchange, data in came:
         sample = exchange._form.sample
         if sample is None or sample.grant is not grant:
             break

@@ -75,6 +75,8 @@ class FastExchange(UsualAnswer):
                 if body is None:
                     return False
         path, till, sample = self._path, self._till, form.sample
+        if len(body) > path.most_body:
+            return False
         now, wall = path.now(), path.wall()
         grant: Grant | None = None
         asked: Any = None

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
+from berth_gateway.answer_form import PLAIN_USAGE, USAGE
 from berth_gateway.answer_form import learn as learn_answer
-from berth_gateway.answers import PLAIN_USAGE, USAGE
 from berth_gateway.choices import decode_answer
 from berth_gateway.chunks import FAILED
 from berth_gateway.express import Express

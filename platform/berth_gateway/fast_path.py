@@ -52,6 +52,7 @@ class FastPath:
         self.connected = False
         self.funded = False  # whether what is held of budgets may be used
         self.workers = 1
+        self.most_body = gateway.config.max_body
         self.due = False
         self.till = Till()
         self.came: list[Arrival] = []  # from clients, and not looked at yet
@@ -150,17 +151,15 @@ class FastPath:
         self.due = True  # as what is asked for meanwhile is done here
         try:
             if self.answers:
-                ended, self.answers = self.answers, []
-                answers.settle(self, ended)
+                answers.settle(self)
             if self.came:
-                came, self.came = self.came, []
-                arrivals.admit(self, came)
+                arrivals.admit(self)
         except BaseException:
             self.due = False
             self.later()
             raise
         self.due = False
-        self._send()
+        self.send()
 
     def opened(self, stencil: Stencil, some: list[Opened]) -> None:
         """These are to go on record as begun."""
@@ -174,7 +173,7 @@ class FastPath:
             self.touched.append(stencil)
         stencil.ended += some
 
-    def _send(self) -> None:
+    def send(self) -> None:
         """Puts on record what begins and what has ended; then its bytes go out."""
         touched, asks, replies = self.touched, self.asks, self.replies
         if not touched:

@@ -110,8 +110,7 @@ class UsualRequest:
 
     def become(self, *, attached: bool = True) -> Exchange:
         """The exchange that this request would be by now, had it come the long way. `attached`: it still has its connection."""
-        if self._path.due:
-            self._path.flush()
+        self._path.send()  # what has come behind it stays where it is
         grant, target, upstream = self._grant, self._target, self._upstream
         gateway, client = self._gateway, self._client
         if grant is None or target is None or upstream is None:

@@ -97,6 +97,11 @@ class ChunkedBody:
         """Nothing of a chunk has come yet."""
         return not (self._left or self._line or self._trailing)
 
+    @property
+    def announced(self) -> int:
+        """Payload of the present chunk that is still to come."""
+        return max(0, self._left - 2)
+
     def _payload(self, data: bytes, at: int, pieces: list[bytes]) -> int:
         """Takes what `data` has of the chunk; returns where it ends."""
         left = self._left

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import msgspec
 from uuid_utils import uuid7
 
-from berth_gateway import admit, gauges
+from berth_gateway import admit, gauges, rounds
 from berth_gateway.account import Facts
 from berth_gateway.config import Config
 from berth_gateway.contract import GatewayReport, Route, UsageEvent
@@ -38,10 +38,6 @@ from berth_gateway.tracing import Tracing
 if TYPE_CHECKING:
     from berth_gateway.client import Client
     from berth_gateway.upstream import Upstream
-
-FINISHING_SECONDS = 5.0  # how long an engine may take to end an answer that says [DONE]
-PROGRESS_SECONDS = 1.0
-STEP = 16  # connections or requests that are looked at without a pause
 
 
 class Gateway:
@@ -84,7 +80,7 @@ class Gateway:
         self._room = spool.has_room()
         self.started_at = wall()
         self.dial: Callable[[Upstream], None] = _no_dial
-        self._progress_at = 0.0
+        self.progress_at = 0.0  # when the state of what runs was last put on record
         self._last_verdict: Verdict | None = None
         self.fast = FastPath(self)
         self.gate.changed = self.fast.forget
@@ -280,39 +276,8 @@ class Gateway:
             pass
 
     def steps(self) -> Iterator[None]:
-        """Several times a second: deadlines, heartbeats, progress of running requests, log lines. In steps of a part of a
-        millisecond, between which others may come: with hundreds of streams no token waits for all of them to be looked at."""
-        now = self.now()
-        self.fast.work()
-        self.fast.look()
-        for at, client in enumerate(list(self.clients), 1):
-            if client in self.clients:
-                client.tick(now)
-            if not at % STEP:
-                yield
-        for at, exchange in enumerate(list(self.exchanges), 1):
-            if exchange in self.exchanges:
-                exchange.tick(now)
-            if not at % STEP:
-                yield
-        self.slots.tick(self.gate.workers)
-        self.places.tick(now)
-        self.shadows.tick(now)
-        for upstream, since in list(self.finishing.items()):
-            if now - since > FINISHING_SECONDS:
-                upstream.abort()
-        if now - self._progress_at >= PROGRESS_SECONDS:
-            self._progress_at = now
-            running = list(self.exchanges)
-            for at in range(0, len(running), STEP):
-                some = [x for x in running[at : at + STEP] if x in self.exchanges]
-                events = [event for x in some if (event := x.progress()) is not None]
-                if events:
-                    self.spool.progress(events)
-                yield
-            self.spool.retry()
-            self.room = self.spool.has_room()
-        self.log.flush()
+        """What is looked after several times a second (`rounds`)."""
+        return rounds.steps(self)
 
     def cut_all(self) -> None:
         """The end of a drain: what still runs is ended with an error its client can see."""

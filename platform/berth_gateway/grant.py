@@ -62,6 +62,7 @@ class Grant:
         "input_price",
         "known_to_till",
         "more",
+        "most_body",
         "only",
         "output_price",
         "pools",
@@ -84,6 +85,7 @@ class Grant:
         self.caller, self.endpoint, self.route = caller, endpoint, route
         self.deployment_id = route.deployment_id
         self.generation = gateway.fast.generation
+        self.most_body = gateway.config.max_body
         self.since, self.until = float("-inf"), float("inf")
         if caller.key.expires_at is not None:
             self.until = float(caller.key.expires_at)

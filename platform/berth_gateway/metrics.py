@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections.abc import Callable, Mapping
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Mapping, Sequence
 
 SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300)
+_MICROSECONDS = tuple(round(bound * 1e6) for bound in SECONDS)
 
 
 class Counter:
@@ -104,6 +105,22 @@ def observe(cell: tuple[list[int], list[float]], value: float, bounds: tuple[flo
     """One more in a histogram's cell."""
     cell[0][bisect_left(bounds, value)] += 1
     cell[1][0] += value
+
+
+def observe_all(cell: tuple[list[int], list[float]], values: Sequence[float]) -> float:
+    """The same for many at once, in microseconds, with the usual bounds; gives their sum. They are sorted and the bounds looked up among
+    them, so that few steps are taken however many they are."""
+    counts, ranked, below = cell[0], sorted(values), 0
+    for at, bound in enumerate(_MICROSECONDS):
+        upto = bisect_right(ranked, bound, below)
+        counts[at] += upto - below
+        below = upto
+        if below == len(ranked):
+            break
+    counts[-1] += len(ranked) - below
+    total = sum(values)
+    cell[1][0] += total / 1e6
+    return total
 
 
 def _labels(names: tuple[str, ...], values: tuple[str, ...]) -> str:

@@ -80,7 +80,7 @@ class Sample:
         grant, target = self.grant, self.grant.only
         length = form.length_in(size)
         text = length - self.least
-        if target is None or not 0 <= text <= MOST_TEXT:
+        if target is None or not 0 <= text <= MOST_TEXT or length > grant.most_body:
             return None
         limit, whole = self.limit, len(self.sent_before) + text + len(self.sent_behind)
         if limit is None:

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from berth_gateway.contract import CountedBy, Outcome, UsageEvent
-from berth_gateway.metrics import SECONDS, Counter, Gauge, Gauges, Histogram, observe
+from berth_gateway.metrics import Counter, Gauge, Gauges, Histogram, observe, observe_all
 
 if TYPE_CHECKING:
     from berth_gateway.stencil import Ended
-
-_MICROSECONDS = tuple(round(bound * 1e6) for bound in SECONDS)
 
 
 class Sums(NamedTuple):
@@ -198,33 +195,26 @@ class Telemetry:
             usual = self._usual[deployment, endpoint] = _Usual(self, deployment)
         if usual.first is None:
             usual.first = self.first_token.cell(deployment)
-        prompt = cached = completion = reasoning = decoded = 0
-        duration, to_first, decoding, latest = 0, 0, 0, 0.0
-        durations, firsts = usual.duration[0], usual.first[0]
-        for _, wall, lasted, first, of_prompt, of_cached, tokens, of_reasoning in ended:
-            prompt += of_prompt
-            cached += of_cached
-            completion += tokens
-            reasoning += of_reasoning
-            at = bisect_left(_MICROSECONDS, lasted)
-            durations[at] += 1
-            duration += lasted
-            firsts[at if first == lasted else bisect_left(_MICROSECONDS, first)] += 1
-            to_first += first
-            latest = wall + lasted / 1e6
-            if tokens > 1:
-                if usual.output is None:
-                    usual.output = self.output_token.cell(deployment)
-                decoded += tokens - 1
-                decoding += lasted - first
-                observe(usual.output, (lasted - first) / 1e6 / (tokens - 1))
-        count = len(ended)
-        usual.duration[1][0] += duration / 1e6
-        usual.first[1][0] += to_first / 1e6
+        _, walls, lasted, firsts, prompts, cacheds, completions, reasonings = zip(*ended, strict=True)
+        count, prompt, cached, completion = len(ended), sum(prompts), sum(cacheds), sum(completions)
+        latest = walls[-1] + lasted[-1] / 1e6
+        observe_all(usual.duration, lasted)
+        to_first = observe_all(usual.first, firsts)
+        decoding, nothing, single = 0, completions.count(0), completions.count(1)
+        decoded = completion - count + nothing
+        spans: Sequence[float] = (0.0,) * (count - nothing - single)
+        if firsts != lasted:  # otherwise these are answers in one piece, of which no token took time of its own
+            several = [(last - first, tokens - 1) for _, _, last, first, _, _, tokens, _ in ended if tokens > 1]
+            decoding = sum(span for span, _ in several)
+            spans = [span / tokens for span, tokens in several]
+        if spans:
+            if usual.output is None:
+                usual.output = self.output_token.cell(deployment)
+            observe_all(usual.output, spans)
         usual.prompt[0] += prompt
         usual.cached[0] += cached
         usual.completion[0] += completion
-        usual.reasoning[0] += reasoning
+        usual.reasoning[0] += sum(reasonings)
         self.responses.add(deployment, "2xx", by=count)
         self.requests.add(deployment, endpoint, Outcome.OK, by=count)
         self.counted_by.add(CountedBy.ENGINE, by=count)

@@ -52,7 +52,7 @@ def read(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
         found.append(data)
         return read_request(data, known)
 
-    monkeypatch.setattr("berth_gateway.client.read_request", watch)
+    monkeypatch.setattr("berth_gateway.incoming.read_request", watch)
     return found
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from tests.gateway.core import Core, answers, whole_answer
@@ -169,6 +171,41 @@ def test_a_body_over_the_limit_is_refused_before_it_is_read(core: Core) -> None:
         client.received(b"100000\r\n" + b"x" * 0x100000 + b"\r\n")
     assert answers(wire.out)[0].status == 413
     assert core.asked == []
+
+
+@pytest.mark.threat("G2")
+@pytest.mark.parametrize("before", [b"", b"3\r\nabc\r\n", b"1\r\na"], ids=["first", "second", "behind half a one"])
+def test_a_chunk_over_the_limit_is_refused_by_its_size_line(before: bytes, core: Core) -> None:
+    client, wire = core.client()
+    client.received(START + b"Transfer-Encoding: chunked\r\n\r\n" + before)
+    assert not wire.out
+    client.received((b"\r\n" if before[-1:] == b"a" else b"") + b"2000001\r\n")
+    (answer,) = answers(wire.out)
+    assert (answer.status, answer.code) == (413, "request_too_large") and wire.ended
+
+
+@pytest.mark.threat("G2")
+def test_a_chunk_of_just_what_is_allowed_is_read(core: Core) -> None:
+    client, wire = core.client()
+    client.received(START + b"Transfer-Encoding: chunked\r\n\r\n2000000\r\nx")
+    assert not wire.out
+    client.received(b"x" * 0x1FFFFFF + b"\r\n0\r\n\r\n")
+    assert [each.status for each in answers(wire.out)] == [400], "it is no JSON"
+
+
+@pytest.mark.threat("G2")
+def test_a_body_over_the_limit_is_refused_behind_a_head_that_is_known(tmp_path: Path) -> None:
+    core = Core(tmp_path, BERTH_MAX_BODY_BYTES="1024")
+    client, wire = core.client()
+    for text, status in ((b"x", 200), (b"y", 200), (b"z" * 900, 200), (b"z" * 1024, 413)):
+        body = BODY.replace(b'"x"', b'"%b"' % text)
+        wire.out = b""
+        client.received(lines(b"Content-Length: %d" % len(body), body=body))
+        if status == 200:
+            core.engine.send(whole_answer(["x"]))
+        assert [each.status for each in answers(wire.out)] == [status]
+    assert len(core.asked) == 3
+    core.close()
 
 
 @pytest.mark.threat("G2")

@@ -199,7 +199,7 @@ def test_traffic_alone_scales_it_up_and_down_again(resting: Platform) -> None:
     assert [(each["before"], each["after"]) for each in changes] == [
         (2, 1),
         (1, 2),
-    ]  # newest first, and no more than these
+    ], changes  # newest first, and no more than these
     assert all(each["reason"] for each in changes)
     many.ids += few.ids
     check_metered(platform, many, started)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from berth.deployments.autoscale import Observation, Policy, State, autoscale
+from berth.deployments.autoscale import Capacity, Observation, Policy, State, autoscale
 from tests.platform.deployments.batched import CAPACITY, Batched, arrivals
 
 LEARNED = 900.0  # seconds
@@ -101,3 +101,21 @@ def test_a_state_that_is_lost_takes_nothing_away() -> None:
         state,
     )
     assert later.desired == 5
+
+
+@pytest.mark.parametrize("planned", [4.0, 8.0])
+def test_a_backlog_that_was_there_at_the_first_call_is_not_gone_when_replicas_have_taken_it_in(planned: float) -> None:
+    """Nobody has seen it come, so no rate tells of it."""
+    capacity = Capacity(requests_per_second=1.0, concurrency=planned)
+    policy = Policy(least=1, most=2)
+
+    def seen(at: float, ready: int, in_flight: int, queued: int, ended: int) -> Observation:
+        return Observation(
+            now=at, arrivals=16 + ended, ready=ready, starting=2 - ready, in_flight=in_flight, queued=queued, ended=ended,
+            policy=policy, capacity=capacity, cold_start=4.0,
+        )  # fmt: skip
+
+    state = State()
+    for observation in (seen(0.0, 1, 0, 16, 0), seen(2.0, 1, 8, 8, 0), seen(4.0, 2, 16, 0, 0), seen(6.0, 2, 16, 0, 1)):
+        decision, state = autoscale(observation, state)
+        assert decision.desired == 2

@@ -183,8 +183,10 @@ def _wanted(observation: Observation, state: State, load: Load) -> tuple[float, 
         floor(rate.replicas(prepared * (1.0 + WIDE))),
     )
     if state.begun is not None and observation.now - state.begun < LEARNING:
-        # Nothing is known yet that would say otherwise, but that a backlog is gone.
-        keep = max(keep, min(state.desired, max(state.initial, ceil(rate.replicas(RELAX * state.bursts.highest)))))
+        # Nothing is known yet that would say otherwise, but that a backlog is gone. Gone it is only when it is answered: what waited at
+        # the first call was counted by nobody as it came, and is in no rate when replicas have taken it in.
+        most = max(state.initial, ceil(rate.replicas(RELAX * state.bursts.highest)), _taken(observation))
+        keep = max(keep, min(state.desired, most))
     reasons = [_by_rate(max(prepared, jump), need, count)]
     if found.jump and jump >= found.jump:
         reasons.insert(0, _by_jump(found.jump, count))
@@ -206,6 +208,12 @@ def _wanted(observation: Observation, state: State, load: Load) -> tuple[float, 
         count = held_ready
         reasons.insert(0, _by_bursts(bursts, count))
     return _with_floors(observation, rate, need, count, keep, reasons)
+
+
+def _taken(observation: Observation) -> int:
+    """Replicas that what is in flight fills as planned. 0: not known."""
+    planned = observation.capacity.concurrency
+    return ceil(observation.flying / planned) if planned else 0
 
 
 def _with_floors(

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
-from berth.deployments.autoscale import Capacity, Observation, Policy, State, autoscale
+from berth.deployments.autoscale import Capacity, Goals, Observation, Policy, State, autoscale
 from tests.platform.deployments.batched import CAPACITY, Batched, arrivals
 
 LEARNED = 900.0  # seconds
@@ -106,16 +107,30 @@ def test_a_state_that_is_lost_takes_nothing_away() -> None:
 @pytest.mark.parametrize("planned", [4.0, 8.0])
 def test_a_backlog_that_was_there_at_the_first_call_is_not_gone_when_replicas_have_taken_it_in(planned: float) -> None:
     """Nobody has seen it come, so no rate tells of it."""
-    capacity = Capacity(requests_per_second=1.0, concurrency=planned)
-    policy = Policy(least=1, most=2)
+    capacity = Capacity(requests_per_second=1.25, concurrency=planned, prompt_tokens=5, completion_tokens=48)
+    policy = Policy(least=1, most=2, stabilisation=60.0, goals=Goals(first_token_seconds=None), daily=False)
 
-    def seen(at: float, ready: int, in_flight: int, queued: int, ended: int) -> Observation:
+    def seen(at: float, ready: int, starting: int, in_flight: int, queued: int) -> Observation:
         return Observation(
-            now=at, arrivals=16 + ended, ready=ready, starting=2 - ready, in_flight=in_flight, queued=queued, ended=ended,
-            policy=policy, capacity=capacity, cold_start=4.0,
+            now=at, arrivals=16, ready=ready, starting=starting, in_flight=in_flight, queued=queued, ended=0,
+            policy=policy, capacity=capacity, cold_start=3.0,
         )  # fmt: skip
 
     state = State()
-    for observation in (seen(0.0, 1, 0, 16, 0), seen(2.0, 1, 8, 8, 0), seen(4.0, 2, 16, 0, 0), seen(6.0, 2, 16, 0, 1)):
+    for observation in (seen(0.0, 0, 1, 0, 16), seen(2.0, 0, 2, 0, 16), seen(4.0, 2, 0, 16, 0), seen(6.0, 2, 0, 16, 0)):
         decision, state = autoscale(observation, state)
         assert decision.desired == 2
+
+
+@pytest.mark.parametrize(("stabilisation", "minutes"), [(60.0, 12.0), (400.0, 75.0)])
+def test_after_a_first_burst_a_fleet_is_kept_as_long_as_its_owner_has_patience(
+    stabilisation: float, minutes: float
+) -> None:
+    made = arrivals(lambda at: 90.0 if 600.0 <= at < 660.0 else 20.0, 660.0 + 60.0 * minutes, 90.0, 6)
+    world = Batched(made, 1)
+    world.policy = msgspec.structs.replace(world.policy, stabilisation=stabilisation)
+    found = world.run()
+    per_minute = len(found.counts) / found.came[-1] * 60.0
+    assert max(found.counts) >= 4
+    assert found.counts[int((11.0 + 0.25 * minutes) * per_minute)] >= 4
+    assert found.counts[-1] <= 2

@@ -54,13 +54,13 @@ class Bursts(msgspec.Struct, frozen=True):
     def with_return(self, at: float, rate: float) -> Bursts:
         return msgspec.structs.replace(self, returns=(*self.returns[1 - KEPT :], Overrun(at, rate, 0.0)))
 
-    def floor(self, now: float, allowance: float) -> float:
+    def floor(self, now: float, allowance: float, patience: float = 1.0) -> float:
         """Work a second that is to be held ready, so that of all requests bursts make no more late than they may. `allowance`: the
-        share of requests that may be late."""
+        share of requests that may be late. `patience`: times the usual time, of which nobody knows yet whether it is long enough."""
         if not self.overruns or self.seconds <= 0:
             return 0.0
         may = BUDGET * allowance * self.work * max(1.0, LEAST_SPAN / self.seconds)
-        for rate, work in sorted(self._held(now), reverse=True):
+        for rate, work in sorted(self._held(now, patience), reverse=True):
             may -= work
             if may < 0:
                 return rate
@@ -76,26 +76,26 @@ class Bursts(msgspec.Struct, frozen=True):
             last, lengths[-1] = each.at, each.at - begun
         return len(lengths) > 1 and max(lengths[-4:]) < cold_start - APART / 6.0
 
-    def _held(self, now: float) -> Iterator[tuple[float, float]]:
+    def _held(self, now: float, patience: float) -> Iterator[tuple[float, float]]:
         """What is still held of each, and its work. One that came again since is as young as that."""
         seen = sorted((each.at, each.rate) for each in (*self.overruns, *self.returns))
         for each in self.overruns:
             times = [at for at, rate in seen if rate >= ALIKE * each.rate]
             others = _starts([at for at, rate in seen if rate >= LOWER * each.rate])
-            hold = held_for(times, len(others) >= MANY)
+            hold = held_for(times, patience, many=len(others) >= MANY)
             past = now - times[-1] - hold
             if past < FADE * hold:
                 yield each.rate * min(1.0, 1.0 - past / (FADE * hold)), each.work
 
 
-def held_for(times: Sequence[float], many: bool = False) -> float:
+def held_for(times: Sequence[float], patience: float = 1.0, *, many: bool = False) -> float:
     """Seconds for which bursts at these times are held ready after the last one: the longer the pauses between them were, the longer.
     `many`: there were others, lower ones, so that a single one of this height is the exception."""
     starts = _starts(times)
     if many and len(starts) == 1:
-        return EXCEPTION_HOLD
+        return min(patience * EXCEPTION_HOLD, LONGEST_HOLD)
     pauses = [after - before for before, after in zip(starts[-9:], starts[-8:], strict=False)]
-    return min(max(SHORTEST_HOLD, GAPS * max(pauses, default=0.0)), LONGEST_HOLD)
+    return min(max(patience * SHORTEST_HOLD, GAPS * max(pauses, default=0.0)), LONGEST_HOLD)
 
 
 def _starts(times: Sequence[float]) -> list[float]:

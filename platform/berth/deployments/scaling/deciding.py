@@ -182,11 +182,11 @@ def _wanted(observation: Observation, state: State, load: Load) -> tuple[float, 
         count_for(observation, state, rate, prepared * (1.0 + BAND)),
         floor(rate.replicas(prepared * (1.0 + WIDE))),
     )
-    if state.begun is not None and observation.now - state.begun < LEARNING:
+    if state.begun is not None and observation.now - state.begun < LEARNING * observation.policy.stabilisation:
         # Nothing is known yet that would say otherwise, but that a backlog is gone. Gone it is only when it is answered: what waited at
         # the first call was counted by nobody as it came, and is in no rate when replicas have taken it in.
-        most = max(state.initial, ceil(rate.replicas(RELAX * state.bursts.highest)), _taken(observation))
-        keep = max(keep, min(state.desired, most))
+        known = max(state.initial, ceil(rate.replicas(RELAX * state.bursts.highest)), _taken(observation))
+        keep = max(keep, min(state.desired, known))
     reasons = [_by_rate(max(prepared, jump), need, count)]
     if found.jump and jump >= found.jump:
         reasons.insert(0, _by_jump(found.jump, count))

@@ -10,7 +10,7 @@ from berth.deployments.scaling.forecast import Outlook
 from berth.deployments.scaling.observation import Observation
 from berth.deployments.scaling.state import Hold, State
 
-LEARNING: Final = 600.0  # seconds after the first call in which nothing is taken away
+LEARNING: Final = 1.5  # times the stabilisation after the first call, in which nothing is taken away
 BRIEF: Final = 0.5  # of the stabilisation, for what has not lasted yet
 FEW, LARGE = 4.0, 2.0  # one of many is cheap to keep: a fleet of 8 is kept twice as long as one of 4
 PANIC_HOLD: Final = 60.0  # seconds for which a jump is prepared for

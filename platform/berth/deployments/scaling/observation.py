@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 DAY: float = 86_400.0
+STABILISATION: float = 400.0
 
 
 class Capacity(msgspec.Struct, frozen=True):
@@ -50,7 +51,8 @@ class Policy(msgspec.Struct, frozen=True):
     goals: Goals = Goals()
     head_room: float | None = None  # factor on the forecast; None: learned from how bursty the traffic is
     most_head_room: float = 2.0  # what is learned buys no more than this
-    stabilisation: float = 400.0  # seconds for which a lower need must have held before a replica goes
+    # Seconds for which a lower need must have held before a replica goes. What is kept for bursts is kept in proportion to it.
+    stabilisation: float = STABILISATION
     daily: bool = True  # learn the daily pattern
 
 

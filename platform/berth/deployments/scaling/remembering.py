@@ -11,7 +11,7 @@ from berth.deployments.scaling.bursts import Bursts
 from berth.deployments.scaling.deciding import calmly_able, little
 from berth.deployments.scaling.history import History, noise
 from berth.deployments.scaling.holding import level
-from berth.deployments.scaling.observation import Observation
+from berth.deployments.scaling.observation import STABILISATION, Observation
 from berth.deployments.scaling.state import Awaited, Coming, Counters, Mix, State
 
 COMPARE: Final = 10.0  # seconds between two forecasts that are compared later
@@ -98,7 +98,7 @@ def _coming(observation: Observation, state: State) -> tuple[Coming, ...]:
 
 def learned(observation: Observation, state: State, counters: Counters) -> State:
     """Compares forecasts that are due, and notes the new one."""
-    state = msgspec.structs.replace(state, counters=counters)
+    state, policy = msgspec.structs.replace(state, counters=counters), observation.policy
     elapsed = observation.now - state.compared_at
     if 0.0 <= elapsed < COMPARE:
         return state
@@ -127,7 +127,7 @@ def learned(observation: Observation, state: State, counters: Counters) -> State
         surprises=surprises,
         compared_at=observation.now,
         bursts=bursts,
-        held_ready=bursts.floor(observation.now, 1.0 - observation.policy.goals.share),
+        held_ready=bursts.floor(observation.now, 1.0 - policy.goals.share, policy.stabilisation / STABILISATION),
     )
 
 

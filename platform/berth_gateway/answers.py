@@ -100,22 +100,25 @@ def _alike(path: FastPath, answers: list[Answer]) -> int:  # noqa: C901 - see `f
                 data.decode()  # texts go on as they are
             usage = answer.usage
             prompt, completion = usage.prompt_tokens, usage.completion_tokens
-            cached = reasoning = 0
-            if usage.prompt_tokens_details is not None:
-                cached = usage.prompt_tokens_details.cached_tokens or 0
-            if usage.completion_tokens_details is not None:
-                reasoning = usage.completion_tokens_details.reasoning_tokens or 0
-            if prompt is None or completion is None or not (
-                0 <= cached <= prompt <= context and 1 <= completion <= exchange._limit and 0 <= reasoning <= completion
-            ):  # fmt: skip
+            if prompt is None or completion is None or prompt > context or not 1 <= completion <= exchange._limit:
                 break
+            of_prompt, of_completion = usage.prompt_tokens_details, usage.completion_tokens_details
+            if of_prompt is None and of_completion is None:
+                if prompt < 0:
+                    break
+                cached = reasoning = 0
+                tail = behind % (prompt, completion, prompt + completion)
+                spent += completion * output_price + prompt * input_price
+            else:
+                cached = (0 if of_prompt is None else of_prompt.cached_tokens) or 0
+                reasoning = (0 if of_completion is None else of_completion.reasoning_tokens) or 0
+                if not (0 <= cached <= prompt and 0 <= reasoning <= completion):
+                    break
+                tail = behind_all % (prompt, completion, prompt + completion, cached, reasoning)
+                spent += completion * output_price + (prompt - cached) * input_price + cached * cached_price
 
             # It is whole, and good
             request_id, lasts = exchange.request_id, now - exchange._started
-            if cached or reasoning:
-                tail = behind_all % (prompt, completion, prompt + completion, cached, reasoning)
-            else:
-                tail = behind % (prompt, completion, prompt + completion)
             length, told = around + len(text) + len(tail), exchange._told
             if told is None:
                 begin = (grant.reply + before) % (
@@ -130,7 +133,6 @@ def _alike(path: FastPath, answers: list[Answer]) -> int:  # noqa: C901 - see `f
             replies.append((exchange._client, b"".join((begin, text, tail))))
             back += exchange._units - prompt - completion
             freed += exchange._cost
-            spent += completion * output_price + (prompt - cached) * input_price + cached * cached_price
             lasted = int(lasts * 1e6 + 0.5)
             ended.append((request_id, exchange._wall, lasted, lasted, prompt, cached, completion, reasoning))
             running.discard(exchange)

@@ -14,14 +14,17 @@ import signal
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 
 ROOT = Path(__file__).resolve().parents[3]
 sys.path[:0] = [str(ROOT), str(ROOT / "platform"), str(ROOT / "runtime")]
 
+from berth_gateway.client import Client  # noqa: E402
+from berth_gateway.outgoing import State  # noqa: E402
 from berth_gateway.records import OPEN  # noqa: E402
-from tests.gateway.core import ENGINE_HEAD, Core, Dialled, unpacked  # noqa: E402
+from tests.gateway.core import ENGINE_HEAD, Core, Dialled, Wire, unpacked  # noqa: E402
 from tests.gateway.harness import World, chat, chat_events, chunked, completion_events, plain, raw_post  # noqa: E402
 
 CASE_SECONDS = 5  # of its own CPU time: a busy machine is no hang
@@ -38,15 +41,17 @@ def seeds(rng: random.Random, token: str) -> tuple[list[bytes], list[bytes]]:
     words = [rng.choice(["a", "é", "\u2028", "日本", '"', "\\", "x" * 50]) for _ in range(rng.randint(1, 6))]
     stream = rng.random() < 0.6
     body = chat(stream=stream, **({"stream_options": {"include_usage": True}} if stream and rng.random() < 0.5 else {}))
+    body["messages"][-1]["content"] = rng.choice(["hi", "a", "b c", "é", '"', "x" * 60])
     data = json.dumps(body).encode()
     requests = [
-        raw_post("/v1/chat/completions", data, token),
+        *[raw_post("/v1/chat/completions", data, token)] * 4,
         raw_post("/v1/completions", json.dumps({"model": "acme/model", "prompt": "x", "stream": stream}).encode(), token),
         b"GET /v1/models HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer " + token.encode() + b"\r\n\r\n",
         b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer " + token.encode()
         + b"\r\nTransfer-Encoding: chunked\r\n\r\n" + chunked(data[:7], data[7:]),
     ]  # fmt: skip
     answers = [
+        ENGINE_HEAD + chunked(*chat_events(words)) if stream else plain(200, whole(len(words))),
         ENGINE_HEAD + chunked(*chat_events(words)),
         ENGINE_HEAD + chunked(*completion_events(words)),
         ENGINE_HEAD + chunked(b"".join(chat_events(words))),
@@ -60,7 +65,8 @@ def whole(tokens: int) -> bytes:
     """An answer in one piece."""
     choice = {"index": 0, "message": {"role": "assistant", "content": "x" * tokens}, "finish_reason": "stop"}
     figures = {"prompt_tokens": 5, "completion_tokens": tokens, "total_tokens": 5 + tokens}
-    return json.dumps({"id": "e", "choices": [choice], "usage": figures}).encode()
+    answer = {"id": "e", "created": 1, "choices": [choice], "usage": figures}
+    return json.dumps(answer, separators=(",", ":")).encode()
 
 
 def damage(rng: random.Random, data: bytes) -> bytes:
@@ -88,24 +94,58 @@ def pieces(rng: random.Random, data: bytes) -> list[bytes]:
 
 def one_case(core: FuzzCore, rng: random.Random) -> None:
     requests, answers = seeds(rng, core.world.token)
-    client, wire = core.client()
+    clients = [
+        core.kept.pop() if core.kept and rng.random() < 0.7 else core.client() for _ in range(rng.choice([1, 2, 4]))
+    ]
     accepted, settled = len(core.accepted), len(core.events)
+    turns = rng.choice([1.0, 0.3, 0.0])  # how often the event loop waits between two pieces
+    calm = rng.random() < 0.4  # nearly everything is as it should be, so that what is usual stays so
+
+    def parts(kinds: list[bytes]) -> list[bytes]:
+        if calm and rng.random() < 0.9:
+            return [kinds[0]]
+        return pieces(rng, damage(rng, rng.choice(kinds)))
+
     for _ in range(rng.randint(1, 3)):
-        for part in pieces(rng, damage(rng, rng.choice(requests))):
-            if wire.open:
-                client.received(part)
+        for client, wire in clients:
+            for part in parts(requests):
+                if wire.open:
+                    client.received(part)
+                core.turn(rng.random() < turns)
+        core.turn(rng.random() < 0.9)
         for made in core.asked_now():
-            for part in pieces(rng, damage(rng, rng.choice(answers))):
+            for part in parts(answers):
                 if made.wire.open:
                     made.upstream.received(part)
-            if rng.random() < 0.2:
+                core.turn(rng.random() < turns)
+            if rng.random() < (0.02 if calm else 0.2):
                 made.wire.closed = True
                 made.upstream.lost()
-        core.pass_time(rng.choice([0.0, 0.1, 3.0, 20.0]))
-    client.lost()
-    core.pass_time(10.0)
+        core.turn(rng.random() < 0.9)
+        core.pass_time(0.0 if calm else rng.choice([0.0, 0.1, 3.0, 20.0]))
+    part_from(core, rng, clients)
     check(core, accepted, settled)
     core.dialled = [made for made in core.dialled if made.wire.open]  # some of them idle, for the next case
+
+
+def part_from(core: FuzzCore, rng: random.Random, clients: list[tuple[Client, Wire]]) -> None:
+    """Clients leave; some that are between two requests are kept for a later case."""
+    stay = [each for each in clients if each[1].open and rng.random() < 0.6]
+    for each in clients:
+        if each not in stay:
+            each[0].lost()
+        core.turn(rng.random() < 0.5)
+    core.turn(True)
+    core.pass_time(rng.choice([0.0, 10.0]))
+    core.turn(True)
+    for each in stay:
+        client, wire = each
+        if wire.open and client._exchange is None and not client._buffer and client._state is State.HEAD:
+            wire.out = b""
+            core.kept.append(each)
+        else:
+            client.lost()
+            core.turn(True)
 
 
 def check(core: FuzzCore, accepted: int, settled: int) -> None:
@@ -137,6 +177,15 @@ class FuzzCore(Core):
             self.accepted += [event.event_id for kind, event in unpacked(records) if kind == OPEN]
 
         self.gateway.spool.write = watch_opened  # type: ignore[method-assign]
+
+        self.kept: list[tuple[Client, Wire]] = []
+        self.due: list[Callable[[], None]] = []
+        self.gateway.fast.soon = self.due.append
+
+    def turn(self, now: bool) -> None:
+        """The event loop waits, and does before that what is due."""
+        while now and self.due:
+            self.due.pop(0)()
 
     def asked_now(self) -> list[Dialled]:
         """Connections on which the engine owes an answer."""

@@ -157,6 +157,8 @@ def answer_of(response: Any) -> tuple[int, Any]:
     content = response.json()
     if isinstance(content, dict) and isinstance(content.get("error"), dict):
         content["error"].pop("request_id", None)
+    if isinstance(content, dict):
+        content.pop("plan_id", None)  # is signed with the second it was made in
     return response.status_code, content
 
 

@@ -40,7 +40,7 @@ def _alike(path: FastPath, answers: list[Answer]) -> int:  # noqa: C901 - see `f
     if grant is None or path.strikes or path.crowds or path.ill or path.draining or grant.generation != path.generation:
         return 0
     target = grant.only
-    if target is None:
+    if target is None or answers[0][0]._grant is not grant:
         return 0
     spot = target.spot
     form, head = spot.answer, spot.form

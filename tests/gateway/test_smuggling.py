@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 
 from tests.gateway.core import Core, answers, whole_answer
+from tests.gateway.harness import World, plain
+from tests.gateway.test_fast import whole
 
 BODY = b'{"model":"acme/model","messages":[{"role":"user","content":"x"}]}'
 N = b"%d" % len(BODY)
@@ -195,14 +197,16 @@ def test_a_chunk_of_just_what_is_allowed_is_read(core: Core) -> None:
 
 @pytest.mark.threat("G2")
 def test_a_body_over_the_limit_is_refused_behind_a_head_that_is_known(tmp_path: Path) -> None:
-    core = Core(tmp_path, BERTH_MAX_BODY_BYTES="1024")
+    world = World()
+    world.route("acme/model", 7001, engine="vllm")
+    core = Core(tmp_path, world, BERTH_MAX_BODY_BYTES="1024")
     client, wire = core.client()
-    for text, status in ((b"x", 200), (b"y", 200), (b"z" * 900, 200), (b"z" * 1024, 413)):
+    for text, status in ((b"x", 200), (b"y", 200), (b"z" * 900, 200), (b"z" * 1000, 413)):
         body = BODY.replace(b'"x"', b'"%b"' % text)
         wire.out = b""
         client.received(lines(b"Content-Length: %d" % len(body), body=body))
         if status == 200:
-            core.engine.send(whole_answer(["x"]))
+            core.engine.send(plain(200, whole(2)))
         assert [each.status for each in answers(wire.out)] == [status]
     assert len(core.asked) == 3
     core.close()

@@ -95,7 +95,8 @@ def ready(platform: Platform, count: int, revision: int | None = None) -> bool:
 
 
 def order(platform: Platform, what: str, **body: Any) -> None:
-    platform.sign_in().post(f"{place(platform)}/{what}", json=body).raise_for_status()
+    answer = platform.sign_in().post(f"{place(platform)}/{what}", json=body)
+    assert answer.is_success, answer.text
 
 
 def patience(platform: Platform, seconds: float) -> None:

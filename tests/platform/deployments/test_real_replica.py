@@ -87,7 +87,7 @@ def test_deploy_answers_survives_kill_and_pauses(provider: LocalProvider) -> Non
         time.sleep(0.1)
     assert used / 2 <= PlanCheck.objects.for_org(org).get(metric="memory").measured <= first.revision.memory
 
-    for process in [*agent.children(recursive=True), agent]:
+    for process in [agent, *agent.children(recursive=True)]:  # else it may still tell that its engine ended
         os.kill(process.pid, signal.SIGKILL)
     deadline = time.monotonic() + 10
     while any(replica.alive for replica in provider.observe_all()) and time.monotonic() < deadline:

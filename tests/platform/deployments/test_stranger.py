@@ -6,6 +6,8 @@ import msgspec
 import pytest
 
 from berth.deployments.autoscale import Capacity, Goals, Observation, Policy, State, autoscale
+from berth.deployments.scaling.holding import calm_level
+from berth.deployments.scaling.state import Hold
 from tests.platform.deployments.batched import CAPACITY, Batched, arrivals
 
 LEARNED = 900.0  # seconds
@@ -134,3 +136,14 @@ def test_after_a_first_burst_a_fleet_is_kept_as_long_as_its_owner_has_patience(
     assert max(found.counts) >= 4
     assert found.counts[int((11.0 + 0.25 * minutes) * per_minute)] >= 4
     assert found.counts[-1] <= 2
+
+
+def test_what_is_more_than_may_be_had_is_not_kept_up_by_that() -> None:
+    """Ten replicas would be kept, two are allowed: no step up, so it is not prepared for again and again."""
+    policy = Policy(least=1, most=2, stabilisation=60.0)
+    capacity = Capacity(requests_per_second=10.0, concurrency=10.0)
+    state = State(now=998.0, begun=0.0, desired=2, initial=1, holds=(Hold(1_001.0, 100.0),))
+    for at in (1_000.0, 1_002.0):
+        seen = Observation(now=at, arrivals=0, ready=2, in_flight=0, policy=policy, capacity=capacity, cold_start=5.0)
+        _, state = autoscale(seen, state)
+    assert calm_level(state) < 100.0

@@ -48,8 +48,11 @@ def decide(observation: Observation, state: State) -> tuple[Decision, State]:
     state = held(observation, state, load.outlook)
     need, wanted, keep, reasons = _wanted(observation, state, load)
     current = state.desired
-    if load.rate is not None and count_for(observation, state, load.rate, calm_level(state)) > current:
-        state = kept_up(observation, state)
+    if load.rate is not None:
+        calm = count_for(observation, state, load.rate, calm_level(state))
+        most = max(observation.policy.least, observation.policy.most)
+        if min(calm, most) > current:  # a step up; what is more than may be had would keep itself up for ever
+            state = kept_up(observation, state)
     desired = max(wanted, min(current, keep))
     if desired > wanted:
         reasons.insert(0, _held(desired, wanted))

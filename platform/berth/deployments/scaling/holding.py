@@ -15,14 +15,16 @@ BRIEF: Final = 0.5  # of the stabilisation, for what has not lasted yet
 FEW, LARGE = 4.0, 2.0  # one of many is cheap to keep: a fleet of 8 is kept twice as long as one of 4
 PANIC_HOLD: Final = 60.0  # seconds for which a jump is prepared for
 LONGEST_PATIENCE: Final = 4.0
+YOUNG: Final = 4.5  # times the stabilisation after the first call, in which nobody knows yet how traffic swings
+CAUTION: Final = 2.0  # times as long is kept then what was needed
 FORGIVEN: Final = 4 * 3_600.0  # seconds after which a regret counts half
 
 
 def held(observation: Observation, state: State, found: Outlook) -> State:
     """The memory with what is foreseen now. What has lasted for minutes is kept for long, what came only just for a shorter time."""
-    now, policy = observation.now, observation.policy
+    now = observation.now
     holds = [each for each in state.holds if each.until > now]
-    long = policy.stabilisation * state.patience * min(LARGE, max(1.0, state.desired / FEW))
+    long = _kept_for(observation, state) * min(LARGE, max(1.0, state.desired / FEW))
     for rate, seconds in ((found.lasting, long), (found.expected, long * BRIEF)):
         if rate > 0:
             holds = _with(holds, Hold(now + seconds, rate))
@@ -32,9 +34,15 @@ def held(observation: Observation, state: State, found: Outlook) -> State:
     return msgspec.structs.replace(state, holds=tuple(holds), jump=jump)
 
 
+def _kept_for(observation: Observation, state: State) -> float:
+    stabilisation = observation.policy.stabilisation
+    young = state.begun is not None and observation.now - state.begun < YOUNG * stabilisation
+    return stabilisation * (max(state.patience, CAUTION) if young else state.patience)
+
+
 def kept_up(observation: Observation, state: State) -> State:
     """What made it go up is kept for the whole stabilisation: a step up that is taken back soon costs more than it saves."""
-    long = observation.policy.stabilisation * state.patience
+    long = _kept_for(observation, state)
     holds = _with(list(state.holds), Hold(observation.now + long, calm_level(state)))
     return msgspec.structs.replace(state, holds=tuple(holds))
 

@@ -73,7 +73,7 @@ class Observation(msgspec.Struct, frozen=True):
     # Optional measurements. Counters again; None: not known.
     answers: float | None = None  # first tokens that came
     first_token_seconds: float | None = None  # sum over `answers`, from arrival, waiting included
-    late: float | None = None  # of `answers`, those that missed the goals
+    late: float | None = None  # of `answers`, those later than `Goals.first_token_seconds`, however slow tokens were
     queue_seconds: float | None = None  # sum of the waiting outside replicas, over requests that were sent to one
     ended: float | None = None  # requests that were answered whole
     prompt_tokens: float | None = None  # sum over `ended`
